@@ -1,0 +1,249 @@
+//! The catalog: which tensors a model directory stores, where, and of what dtype and shape. Made
+//! from headers and JSON files alone, and validated: every extent lies inside its file.
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use crate::dtype::{ElementType, numel};
+use crate::error::{Error, Result};
+
+mod check;
+mod config;
+mod detect;
+mod impostor;
+mod manifest;
+mod mapped_file;
+mod order;
+mod regular_file;
+mod safetensors;
+mod small_file;
+
+pub use check::{Problem, check};
+pub use config::Configs;
+pub use detect::Source;
+pub use mapped_file::{MappedSlice, SourceFile, Stat};
+pub use order::natural;
+pub use safetensors::{HeaderProblem, check_header};
+
+/// A range of bytes of a file.
+#[derive(Clone)]
+pub struct Extent {
+    /// The file.
+    pub file: Arc<SourceFile>,
+    /// First byte, counted from the start of the file.
+    pub offset: u64,
+    /// Length in bytes.
+    pub len: u64,
+}
+
+/// A tensor as a file stores it.
+#[derive(Debug, Clone)]
+pub struct StoredTensor {
+    /// The name, exactly as the file has it.
+    pub name: Arc<str>,
+    /// Element type.
+    pub dtype: ElementType,
+    /// Shape; `[]` is a scalar. For packed words the shape of the words.
+    pub shape: Box<[u64]>,
+    /// Index into [`Catalog::files`].
+    pub file: u32,
+    /// First byte, counted from the start of the file.
+    pub offset: u64,
+    /// Length in bytes.
+    pub nbytes: u64,
+    /// A manifest's `bits` (its `config.default_bits` applied), `None` in safetensors.
+    pub bits: Option<ManifestBits>,
+}
+
+/// What a manifest says of a tensor's packed width.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ManifestBits {
+    /// Bits per packed value; 0 for a tensor that packs nothing.
+    pub bits: u32,
+    /// Whether the tensor's own entry gave it (else it is a default).
+    pub explicit: bool,
+}
+
+impl StoredTensor {
+    /// Number of elements as the header counts them.
+    pub fn numel(&self) -> u64 {
+        numel(&self.shape).unwrap_or(0)
+    }
+}
+
+/// How the weights are stored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Format {
+    /// One or more safetensors files.
+    Safetensors,
+    /// A `.bin` and its JSON manifest.
+    Manifest,
+}
+
+impl Format {
+    /// The name in `model.json`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Format::Safetensors => "safetensors",
+            Format::Manifest => "manifest",
+        }
+    }
+}
+
+/// What to tolerate when opening.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct OpenOptions {
+    /// Serve what is there of an incomplete download: shards missing or cut short.
+    pub allow_missing: bool,
+}
+
+/// All stored tensors of a model, validated.
+pub struct Catalog {
+    /// The model directory, absolute.
+    pub dir: PathBuf,
+    /// What was asked for (directory or file), absolute: the mount's source.
+    pub model: PathBuf,
+    /// How the weights are stored.
+    pub format: Format,
+    /// The weight files, in natural order of their names.
+    pub files: Vec<Arc<SourceFile>>,
+    /// The tensors, in natural order of their names.
+    pub tensors: Vec<StoredTensor>,
+    /// Names that an index promises but no file at hand holds (only with `allow_missing`).
+    pub absent: Vec<Arc<str>>,
+    /// `__metadata__` of the shards (the first that has a key wins), or a manifest's other keys.
+    pub metadata: serde_json::Map<String, serde_json::Value>,
+    /// The config files beside the weights.
+    pub configs: Configs,
+    /// Files of the directory that are weights, index or manifest: not shown under `files/`.
+    pub weight_files: Vec<String>,
+    /// Opened as one shard by its own path: nothing may be inferred from what is not in it.
+    pub lone_file: bool,
+    /// Remarks for the log and `ls --why`: stale duplicates left out, shards missing.
+    pub notes: Vec<String>,
+    by_name: HashMap<Arc<str>, u32>,
+}
+
+impl Catalog {
+    /// Opens a model: a directory or one of the files of interface section 1.
+    ///
+    /// # Errors
+    /// Whatever is wrong with the model, naming the file, the tensor and the numbers.
+    pub fn open(model: &Path, options: OpenOptions) -> Result<Catalog> {
+        detect::open(model, options)
+    }
+
+    /// The index of the stored tensor of that name.
+    pub fn find(&self, name: &str) -> Option<u32> {
+        self.by_name.get(name).copied()
+    }
+
+    /// The stored tensor of that name.
+    pub fn get(&self, name: &str) -> Option<&StoredTensor> {
+        self.find(name).map(|i| &self.tensors[i as usize])
+    }
+
+    /// Where a stored tensor's bytes lie.
+    pub fn extent(&self, tensor: &StoredTensor) -> Extent {
+        Extent {
+            file: self.files[tensor.file as usize].clone(),
+            offset: tensor.offset,
+            len: tensor.nbytes,
+        }
+    }
+
+    /// Sorts files and tensors, refuses a name that two files hold, and builds the name table.
+    fn assemble(parts: Parts) -> Result<Catalog> {
+        let Parts {
+            dir,
+            model,
+            format,
+            mut files,
+            mut tensors,
+            absent,
+            metadata,
+            weight_files,
+            lone_file,
+            notes,
+        } = parts;
+        let mut order: Vec<u32> = (0..files.len() as u32).collect();
+        order.sort_by(|&a, &b| natural(&files[a as usize].name, &files[b as usize].name));
+        let mut rank = vec![0u32; files.len()];
+        for (new, &old) in order.iter().enumerate() {
+            rank[old as usize] = new as u32;
+        }
+        files.sort_by(|a, b| natural(&a.name, &b.name));
+        for t in &mut tensors {
+            t.file = rank[t.file as usize];
+        }
+        tensors.sort_by(|a, b| natural(&a.name, &b.name).then(a.file.cmp(&b.file)));
+        let mut by_name = HashMap::with_capacity(tensors.len());
+        for (i, t) in tensors.iter().enumerate() {
+            if let Some(first) = by_name.insert(t.name.clone(), i as u32) {
+                let (a, b) = (
+                    &files[tensors[first as usize].file as usize],
+                    &files[t.file as usize],
+                );
+                return Err(Error::invalid(
+                    &dir,
+                    format!(
+                        "tensor '{}' is in two files, {} and {}, and no index says which counts; remove one, or mount one file by its path",
+                        t.name, a.name, b.name
+                    ),
+                ));
+            }
+        }
+        let configs = Configs::new(&dir);
+        Ok(Catalog {
+            dir,
+            model,
+            format,
+            files,
+            tensors,
+            absent,
+            metadata,
+            configs,
+            weight_files,
+            lone_file,
+            notes,
+            by_name,
+        })
+    }
+}
+
+/// What a reader of one format hands over for [`Catalog::assemble`].
+struct Parts {
+    dir: PathBuf,
+    model: PathBuf,
+    format: Format,
+    files: Vec<Arc<SourceFile>>,
+    tensors: Vec<StoredTensor>,
+    absent: Vec<Arc<str>>,
+    metadata: serde_json::Map<String, serde_json::Value>,
+    weight_files: Vec<String>,
+    lone_file: bool,
+    notes: Vec<String>,
+}
+
+impl Catalog {
+    /// Owner, permissions and mtime for what stands for the whole model: the strictest of its files.
+    pub fn stat(&self) -> Stat {
+        Stat::strictest(self.files.iter().map(|f| f.stat)).unwrap_or_else(|| self.dir_stat())
+    }
+
+    /// Owner, permissions and mtime of the model directory.
+    pub fn dir_stat(&self) -> Stat {
+        std::fs::metadata(&self.dir).map_or(
+            Stat {
+                len: 0,
+                uid: 0,
+                gid: 0,
+                mode: 0o555,
+                mtime: (0, 0),
+                ino: 0,
+            },
+            |m| Stat::of(&m),
+        )
+    }
+}

@@ -1,0 +1,231 @@
+//! Every structural problem of a model at once, for `stfs verify`: what [`Catalog::open`] would stop
+//! at, and everything behind it.
+//!
+//! [`Catalog::open`]: super::Catalog::open
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use serde_json::{Map, Value};
+
+use super::detect::{self, Source};
+use super::{Configs, SourceFile, check_header, impostor, manifest, natural, safetensors};
+use crate::error::{Error, Result};
+
+/// Something wrong with a model.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Problem {
+    /// The file at fault, by its name in the model directory.
+    pub file: String,
+    /// The tensor at fault; `None` where it is the file as a whole.
+    pub tensor: Option<String>,
+    /// What is wrong, with both numbers and what to do.
+    pub problem: String,
+}
+
+impl Problem {
+    /// With a file as a whole.
+    pub fn of_file(file: &str, problem: impl Into<String>) -> Problem {
+        Problem {
+            file: file.into(),
+            tensor: None,
+            problem: problem.into(),
+        }
+    }
+
+    /// With a tensor.
+    pub fn of_tensor(file: &str, tensor: &str, problem: impl Into<String>) -> Problem {
+        Problem {
+            tensor: Some(tensor.into()),
+            ..Problem::of_file(file, problem)
+        }
+    }
+
+    /// From the error about a file, whose path then need not be said again.
+    fn from_error(file: &str, error: Error) -> Problem {
+        Problem::of_file(
+            file,
+            match error {
+                Error::Invalid { problem, .. } => problem,
+                other => other.to_string(),
+            },
+        )
+    }
+}
+
+/// Looks at every weight file, index, manifest and config of a model.
+///
+/// # Errors
+/// There is no model to look at.
+pub fn check(model: &Path) -> Result<Vec<Problem>> {
+    let (dir, mut problems) = match Source::find(&detect::absolute(model)?)? {
+        Source::Shards {
+            dir,
+            names,
+            index: None,
+            ..
+        } => {
+            let problems = check_all(&dir, &names);
+            (dir, problems)
+        }
+        Source::Shards {
+            dir,
+            index: Some(index),
+            ..
+        } => {
+            let problems = check_indexed(&dir, &index);
+            (dir, problems)
+        }
+        Source::Manifest { dir, json, bin } => {
+            let problems = check_manifest(&json, &bin)?;
+            (dir, problems)
+        }
+    };
+    problems.extend(check_configs(&dir));
+    Ok(problems)
+}
+
+/// Config files that are there and cannot be used.
+fn check_configs(dir: &Path) -> impl Iterator<Item = Problem> {
+    let notes = Configs::new(dir).notes.into_iter();
+    let prefix = format!("{}/", dir.display());
+    notes.map(move |note| match note.split_once(": not used: ") {
+        Some((path, why)) => Problem::of_file(path.strip_prefix(&prefix).unwrap_or(path), why),
+        None => Problem::of_file("config.json", note),
+    })
+}
+
+/// One shard: its problems, and the names of the tensors in its header as far as it can be read.
+fn check_shard(dir: &Path, name: &str) -> (Vec<Problem>, Vec<String>) {
+    let open = || -> Result<_> {
+        let file = SourceFile::open(&dir.join(name), name)?;
+        impostor::check(&file)?;
+        let header = safetensors::read_header(&file)?;
+        Ok((file, header))
+    };
+    let (file, header) = match open() {
+        Ok(pair) => pair,
+        Err(e) => return (vec![Problem::from_error(name, e)], Vec::new()),
+    };
+    let mut problems: Vec<Problem> = check_header(&header, file.len())
+        .into_iter()
+        .map(|p| Problem {
+            file: name.into(),
+            tensor: p.tensor,
+            problem: p.problem,
+        })
+        .collect();
+    // What the library refuses and the list above does not know of.
+    if problems.is_empty()
+        && let Err(e) = safetensors::read(&file, 0, false)
+    {
+        problems.push(Problem::from_error(name, e));
+    }
+    let names = serde_json::from_slice::<Map<String, Value>>(&header)
+        .map(|header| header.into_iter().map(|(k, _)| k))
+        .into_iter()
+        .flatten()
+        .filter(|k| k != "__metadata__")
+        .collect();
+    (problems, names)
+}
+
+/// Shards without an index: each by itself, and no name in two of them.
+fn check_all(dir: &Path, names: &[String]) -> Vec<Problem> {
+    let mut problems = Vec::new();
+    let mut held: BTreeMap<String, &str> = BTreeMap::new();
+    for name in names {
+        let (found, tensors) = check_shard(dir, name);
+        problems.extend(found);
+        for tensor in tensors {
+            match held.get(&tensor) {
+                Some(first) => problems.push(Problem::of_tensor(
+                    name,
+                    &tensor,
+                    format!("is also in {first}, and no index says which counts; remove one"),
+                )),
+                None => {
+                    held.insert(tensor, name);
+                }
+            }
+        }
+    }
+    problems
+}
+
+/// Shards with an index: each that it names, and that each tensor is where it says.
+fn check_indexed(dir: &Path, index: &str) -> Vec<Problem> {
+    let map = match detect::weight_map(&dir.join(index)) {
+        Ok(map) => map,
+        Err(e) => return vec![Problem::from_error(index, e)],
+    };
+    let mut problems = Vec::new();
+    let mut named: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+    for (tensor, shard) in &map {
+        match detect::shard_name(shard) {
+            Ok(shard) => named.entry(shard).or_default().push(tensor),
+            Err(problem) => problems.push(Problem::of_tensor(index, tensor, problem)),
+        }
+    }
+    let mut shards: Vec<_> = named.into_iter().collect();
+    shards.sort_by(|a, b| natural(a.0, b.0));
+    let mut unmapped: BTreeMap<String, Vec<&str>> = BTreeMap::new();
+    for (shard, promised) in shards {
+        if !dir.join(shard).exists() {
+            let missing = detect::missing_shard(dir, shard, index);
+            problems.push(Problem::from_error(shard, missing));
+            continue;
+        }
+        let (found, held) = check_shard(dir, shard);
+        // Of a header that cannot be read at all, its absent tensors are no further news.
+        if !held.is_empty() || found.is_empty() {
+            let held: std::collections::HashSet<&str> = held.iter().map(String::as_str).collect();
+            for tensor in promised.into_iter().filter(|t| !held.contains(t)) {
+                let problem = format!(
+                    "is not in this file, though {index} says so; the index and the shards are of different versions"
+                );
+                problems.push(Problem::of_tensor(shard, tensor, problem));
+            }
+        }
+        problems.extend(found);
+        for tensor in held.into_iter().filter(|t| !map.contains_key(t)) {
+            unmapped.entry(tensor).or_default().push(shard);
+        }
+    }
+    for (tensor, shards) in unmapped.into_iter().filter(|(_, s)| s.len() > 1) {
+        let problem = format!(
+            "is in {}, and the index does not say which counts: it is left out",
+            shards.join(" and ")
+        );
+        problems.push(Problem::of_tensor(index, &tensor, problem));
+    }
+    problems
+}
+
+/// A manifest: every entry by itself.
+fn check_manifest(json: &Path, bin: &Path) -> Result<Vec<Problem>> {
+    let name_of = |p: &Path| {
+        p.file_name()
+            .map_or_else(String::new, |n| n.to_string_lossy().into_owned())
+    };
+    let (json_name, bin_name) = (name_of(json), name_of(bin));
+    let parsed = manifest::parse(json)?.unwrap_or_default();
+    let file = match SourceFile::open(bin, &bin_name).and_then(|f| impostor::check(&f).map(|()| f))
+    {
+        Ok(file) => file,
+        Err(e) => return Ok(vec![Problem::from_error(&bin_name, e)]),
+    };
+    let mut problems = Vec::new();
+    let default_bits = manifest::default_bits(&manifest::config_of(&parsed)).unwrap_or_else(|e| {
+        problems.push(Problem::of_file(&json_name, e));
+        0
+    });
+    if let Some(Value::Object(entries)) = parsed.get("tensors") {
+        for (name, entry) in entries {
+            if let Err(problem) = manifest::tensor(name, entry, default_bits, file.len()) {
+                problems.push(Problem::of_tensor(&json_name, name, problem));
+            }
+        }
+    }
+    Ok(problems)
+}

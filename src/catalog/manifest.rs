@@ -1,0 +1,180 @@
+//! bin + manifest, as moeflux and flash-moe write it: `<stem>.bin` holds the bytes, `<stem>.json`
+//! says where. Gaps and overlaps are normal; every span must lie inside the `.bin`.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use serde_json::{Map, Value};
+
+use super::{Format, ManifestBits, Parts, SourceFile, StoredTensor, impostor, small_file};
+use crate::dtype::{Dtype, ElementType, numel};
+use crate::error::{Error, Result};
+
+/// What U32 tensors hold where nothing says otherwise.
+const DEFAULT_BITS: u32 = 4;
+
+/// Parses `json` as a manifest if it is one: an object whose `tensors` is an object.
+pub(super) fn parse(json: &Path) -> Result<Option<Map<String, Value>>> {
+    let bytes = small_file::read(json, small_file::MAX_INDEX)?;
+    match serde_json::from_slice(&bytes) {
+        Ok(Value::Object(m)) if m.get("tensors").is_some_and(Value::is_object) => Ok(Some(m)),
+        Ok(_) => Ok(None),
+        Err(e) => Err(Error::invalid(json, format!("is not JSON: {e}"))),
+    }
+}
+
+/// Reads the pair.
+///
+/// # Errors
+/// A span outside the file, a size that disagrees with shape × dtype, a field that is missing or no
+/// number: each names the tensor and both numbers.
+pub(super) fn open(
+    dir: &Path,
+    model: &Path,
+    json: &Path,
+    bin: &Path,
+    manifest: Map<String, Value>,
+) -> Result<(Parts, Map<String, Value>)> {
+    let name_of = |p: &Path| {
+        p.file_name()
+            .map_or_else(String::new, |n| n.to_string_lossy().into_owned())
+    };
+    let file = SourceFile::open(bin, &name_of(bin))?;
+    let config = config_of(&manifest);
+    let default_bits = default_bits(&config).map_err(|e| Error::invalid(json, e))?;
+    let mut tensors = Vec::new();
+    if let Some(Value::Object(entries)) = manifest.get("tensors") {
+        for (name, entry) in entries {
+            let t = tensor(name, entry, default_bits, file.len()).map_err(|problem| {
+                match impostor::check(&file) {
+                    Err(better) => better,
+                    Ok(()) => Error::invalid(json, format!("tensor '{name}': {problem}")),
+                }
+            })?;
+            tensors.push(t);
+        }
+    }
+    let mut metadata = manifest;
+    metadata.remove("tensors");
+    let parts = Parts {
+        dir: dir.to_path_buf(),
+        model: model.to_path_buf(),
+        format: Format::Manifest,
+        files: vec![file],
+        tensors,
+        absent: Vec::new(),
+        metadata,
+        weight_files: vec![name_of(json), name_of(bin)],
+        lone_file: false,
+        notes: Vec::new(),
+    };
+    Ok((parts, config))
+}
+
+/// A manifest's `config`.
+pub(super) fn config_of(manifest: &Map<String, Value>) -> Map<String, Value> {
+    match manifest.get("config") {
+        Some(Value::Object(c)) => c.clone(),
+        _ => Map::new(),
+    }
+}
+
+/// The bits of a U32 tensor that does not give its own.
+pub(super) fn default_bits(config: &Map<String, Value>) -> std::result::Result<u32, String> {
+    match config.get("default_bits") {
+        None | Some(Value::Null) => Ok(DEFAULT_BITS),
+        Some(v) => whole(v, "config.default_bits").and_then(|n| {
+            u32::try_from(n).map_err(|_| format!("config.default_bits is {n}, too large"))
+        }),
+    }
+}
+
+fn whole(v: &Value, what: &str) -> std::result::Result<u64, String> {
+    v.as_u64()
+        .ok_or_else(|| format!("{what} is {v}, not a whole number from 0 up"))
+}
+
+/// An entry of the manifest, or what is wrong with it.
+pub(super) fn tensor(
+    name: &str,
+    entry: &Value,
+    default_bits: u32,
+    file_len: u64,
+) -> std::result::Result<StoredTensor, String> {
+    let field = |key: &str| match entry.get(key) {
+        Some(v) => whole(v, key),
+        None => Err(format!("has no {key}")),
+    };
+    let (offset, size) = (field("offset")?, field("size")?);
+    let end = offset
+        .checked_add(size)
+        .ok_or_else(|| format!("offset {offset} + size {size} overflows 64 bits"))?;
+    if end > file_len {
+        return Err(format!(
+            "goes past the end of the .bin: needs {end} bytes, has {file_len}"
+        ));
+    }
+    let dtype_name = entry
+        .get("dtype")
+        .and_then(Value::as_str)
+        .ok_or("has no dtype")?;
+    let dtype = match Dtype::from_name(dtype_name) {
+        Some(d) => ElementType::Known(d),
+        None => ElementType::Other(dtype_name.into()),
+    };
+    let shape: Vec<u64> = entry
+        .get("shape")
+        .and_then(Value::as_array)
+        .and_then(|a| a.iter().map(Value::as_u64).collect())
+        .ok_or("shape is not an array of whole numbers from 0 up")?;
+    let is_u32 = dtype.is(Dtype::U32);
+    let explicit = match entry.get("bits") {
+        None | Some(Value::Null) => None,
+        Some(v) => Some(u32::try_from(whole(v, "bits")?).map_err(|_| "bits is too large")?),
+    };
+    let bits = ManifestBits {
+        bits: explicit.unwrap_or(if is_u32 { default_bits } else { 0 }),
+        explicit: explicit.is_some(),
+    };
+    let shape = packed_shape(&dtype, shape, size, bits.bits)?;
+    Ok(StoredTensor {
+        name: Arc::from(name),
+        dtype,
+        shape: shape.into(),
+        file: 0,
+        offset,
+        nbytes: size,
+        bits: Some(bits),
+    })
+}
+
+/// The shape of what is stored. For U32 a manifest may give the logical shape instead, so that
+/// size = values × bits / 8: then the last dimension is packed.
+fn packed_shape(
+    dtype: &ElementType,
+    mut shape: Vec<u64>,
+    size: u64,
+    bits: u32,
+) -> std::result::Result<Vec<u64>, String> {
+    let n = numel(&shape).ok_or_else(|| format!("shape {shape:?} overflows 64 bits"))?;
+    let Some(known) = dtype.known() else {
+        return Ok(shape);
+    };
+    let needs = known.bytes(n);
+    if needs == Some(size) {
+        return Ok(shape);
+    }
+    if known == Dtype::U32
+        && bits > 0
+        && n.checked_mul(u64::from(bits)) == size.checked_mul(8)
+        && let Some(last) = shape.last_mut()
+        && (*last * u64::from(bits)) % 32 == 0
+    {
+        *last = *last * u64::from(bits) / 32;
+        return Ok(shape);
+    }
+    Err(match needs {
+        Some(needs) => format!("{known} {shape:?} needs {needs} bytes, size is {size}"),
+        None => format!("{known} {shape:?} is no whole number of bytes, size is {size}"),
+    })
+}

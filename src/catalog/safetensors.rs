@@ -1,0 +1,322 @@
+//! Safetensors shards: header → tensors. The header is parsed and validated by the safetensors
+//! library's own `Metadata`; only when it refuses does [`check_header`] look again, to say what is
+//! wrong in words, with the tensor's name and both numbers.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::Arc;
+
+use safetensors::tensor::Metadata;
+use serde::Deserialize;
+use serde_json::Value;
+
+use super::{SourceFile, StoredTensor, impostor};
+use crate::dtype::{Dtype, ElementType, numel};
+use crate::error::{Error, Result};
+
+/// The length field before the header.
+const LENGTH_FIELD: u64 = 8;
+/// The library's limit on headers, in bytes.
+const MAX_HEADER: u64 = 100_000_000;
+
+/// A shard's tensors and metadata. `file` indexes are set to `file_index`.
+pub(super) struct Shard {
+    pub tensors: Vec<StoredTensor>,
+    pub metadata: Option<HashMap<String, String>>,
+    /// Tensors that the header names but the file, cut short, does not hold whole.
+    pub cut: Vec<Arc<str>>,
+}
+
+/// Reads one shard. With `allow_cut` a file shorter than its header promises is no error; the
+/// tensors that do not lie wholly within it are set aside.
+///
+/// # Errors
+/// The first problem of the header, naming file, tensor and numbers.
+pub(super) fn read(file: &Arc<SourceFile>, file_index: u32, allow_cut: bool) -> Result<Shard> {
+    read_or_explain(file, file_index, allow_cut).map_err(|e| match impostor::check(file) {
+        Err(better) => better,
+        Ok(()) => e,
+    })
+}
+
+fn read_or_explain(file: &Arc<SourceFile>, file_index: u32, allow_cut: bool) -> Result<Shard> {
+    let header = read_header(file)?;
+    let data_start = LENGTH_FIELD + header.len() as u64;
+    let explain = |fallback: String| {
+        let problem = check_header(&header, file.len())
+            .into_iter()
+            .next()
+            .map_or(fallback, |p| p.to_string());
+        Error::invalid(&file.path, problem)
+    };
+    let text = std::str::from_utf8(&header).map_err(|e| explain(e.to_string()))?;
+    let metadata: Metadata = serde_json::from_str(text).map_err(|e| explain(e.to_string()))?;
+    let data_len = metadata.data_len() as u64;
+    let has = file.len() - data_start;
+    if data_len > has && !allow_cut || data_len < has {
+        return Err(explain(format!(
+            "header promises {data_len} bytes of tensors, the file has {has}"
+        )));
+    }
+    let mut shard = Shard {
+        tensors: Vec::new(),
+        metadata: metadata.metadata().clone(),
+        cut: Vec::new(),
+    };
+    for (name, info) in metadata.tensors() {
+        let (start, end) = (info.data_offsets.0 as u64, info.data_offsets.1 as u64);
+        let name: Arc<str> = name.into();
+        if end > has {
+            shard.cut.push(name);
+            continue;
+        }
+        shard.tensors.push(StoredTensor {
+            name,
+            dtype: from_library(info.dtype, file)?,
+            shape: info.shape.iter().map(|&d| d as u64).collect(),
+            file: file_index,
+            offset: data_start + start,
+            nbytes: end - start,
+            bits: None,
+        });
+    }
+    Ok(shard)
+}
+
+/// The library's dtype as ours, by name. A dtype that a later library knows and we do not is said.
+fn from_library(dtype: safetensors::Dtype, file: &SourceFile) -> Result<ElementType> {
+    Dtype::from_name(&dtype.to_string())
+        .map(ElementType::Known)
+        .ok_or_else(|| {
+            Error::invalid(
+                &file.path,
+                format!("dtype {dtype} is not one that stfs knows"),
+            )
+        })
+}
+
+/// The header's bytes, by `pread`: a header in a mapping could vanish while it is parsed.
+pub(super) fn read_header(file: &SourceFile) -> Result<Vec<u8>> {
+    let len = file.len();
+    if len < LENGTH_FIELD {
+        return Err(Error::invalid(
+            &file.path,
+            format!("too short for a safetensors file: needs at least 8 bytes, has {len}"),
+        ));
+    }
+    let mut field = [0u8; 8];
+    file.read_at(0, &mut field)?;
+    let n = u64::from_le_bytes(field);
+    if n > MAX_HEADER {
+        return Err(Error::invalid(
+            &file.path,
+            format!(
+                "header length is {n} bytes, over the limit of {MAX_HEADER}: not a safetensors file, or damaged"
+            ),
+        ));
+    }
+    if n > len - LENGTH_FIELD {
+        return Err(Error::invalid(
+            &file.path,
+            format!(
+                "header goes past the end: needs {} bytes, has {len}; the file is cut short, download it again",
+                n + LENGTH_FIELD
+            ),
+        ));
+    }
+    let mut header = vec![0; n as usize];
+    file.read_at(LENGTH_FIELD, &mut header)?;
+    Ok(header)
+}
+
+/// One thing wrong with a safetensors header.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HeaderProblem {
+    /// The tensor at fault; `None` where it is the header as a whole.
+    pub tensor: Option<String>,
+    /// What is wrong, with both numbers.
+    pub problem: String,
+}
+
+impl fmt::Display for HeaderProblem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.tensor {
+            Some(t) => write!(f, "tensor '{t}': {}", self.problem),
+            None => f.write_str(&self.problem),
+        }
+    }
+}
+
+/// A header's entries in file order, with repeated keys kept apart: the last one counts, as in the
+/// safetensors library.
+struct Entries(Vec<(String, Value)>);
+
+impl<'de> Deserialize<'de> for Entries {
+    fn deserialize<D: serde::Deserializer<'de>>(d: D) -> std::result::Result<Self, D::Error> {
+        struct Visitor;
+        impl<'de> serde::de::Visitor<'de> for Visitor {
+            type Value = Entries;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a JSON object")
+            }
+            fn visit_map<A: serde::de::MapAccess<'de>>(
+                self,
+                mut map: A,
+            ) -> std::result::Result<Entries, A::Error> {
+                let mut all: Vec<(String, Value)> = Vec::new();
+                let mut place: HashMap<String, usize> = HashMap::new();
+                while let Some((k, v)) = map.next_entry::<String, Value>()? {
+                    match place.get(&k) {
+                        Some(&i) => all[i].1 = v,
+                        None => {
+                            place.insert(k.clone(), all.len());
+                            all.push((k, v));
+                        }
+                    }
+                }
+                Ok(Entries(all))
+            }
+        }
+        d.deserialize_map(Visitor)
+    }
+}
+
+/// Every structural problem of a safetensors header (the JSON alone, without its length field) for
+/// a file of `file_len` bytes in all. Empty for a valid file.
+pub fn check_header(header: &[u8], file_len: u64) -> Vec<HeaderProblem> {
+    let whole = |problem: String| {
+        vec![HeaderProblem {
+            tensor: None,
+            problem,
+        }]
+    };
+    let text = match std::str::from_utf8(header) {
+        Ok(text) => text,
+        Err(e) => {
+            return whole(format!(
+                "header is not UTF-8 (byte {} of {})",
+                e.valid_up_to(),
+                header.len()
+            ));
+        }
+    };
+    let entries = match serde_json::from_str::<Entries>(text) {
+        Ok(Entries(entries)) => entries,
+        Err(e) => return whole(format!("header is not a JSON object: {e}")),
+    };
+    let mut problems = Vec::new();
+    let mut spans = Vec::new();
+    for (name, value) in entries {
+        if name == "__metadata__" {
+            let strings = value
+                .as_object()
+                .is_some_and(|m| m.values().all(Value::is_string));
+            if !strings && !value.is_null() {
+                problems.push(HeaderProblem {
+                    tensor: None,
+                    problem: "__metadata__ is not an object of strings".into(),
+                });
+            }
+            continue;
+        }
+        match check_entry(&value) {
+            Ok((start, end)) => spans.push((start, end, name)),
+            Err(problem) => problems.push(HeaderProblem {
+                tensor: Some(name),
+                problem,
+            }),
+        }
+    }
+    let data_len = file_len.saturating_sub(LENGTH_FIELD + header.len() as u64);
+    check_layout(spans, data_len, problems)
+}
+
+/// One tensor by itself: its span, or what is wrong.
+fn check_entry(value: &Value) -> std::result::Result<(u64, u64), String> {
+    let dtype = value.get("dtype").and_then(Value::as_str);
+    let dtype = dtype.ok_or("has no dtype")?;
+    let dtype = Dtype::from_name(dtype).ok_or_else(|| {
+        format!(
+            "dtype '{dtype}' is not one that safetensors knows; the whole file is refused for it"
+        )
+    })?;
+    let numbers = |key: &str| -> std::result::Result<Vec<u64>, String> {
+        value
+            .get(key)
+            .and_then(Value::as_array)
+            .and_then(|a| a.iter().map(Value::as_u64).collect())
+            .ok_or_else(|| format!("{key} is not an array of whole numbers from 0 up"))
+    };
+    let shape = numbers("shape")?;
+    let offsets = numbers("data_offsets")?;
+    let &[start, end] = offsets.as_slice() else {
+        return Err(format!(
+            "data_offsets has {} numbers, needs 2",
+            offsets.len()
+        ));
+    };
+    if end < start {
+        return Err(format!("data_offsets run backwards: {start} to {end}"));
+    }
+    let n = numel(&shape)
+        .filter(|n| n.checked_mul(u64::from(dtype.bits())).is_some())
+        .ok_or_else(|| format!("shape {shape:?} overflows 64 bits"))?;
+    let needs = dtype.bytes(n).ok_or_else(|| {
+        format!(
+            "{n} elements of {dtype} are no whole number of bytes ({} bits)",
+            n * u64::from(dtype.bits())
+        )
+    })?;
+    if needs != end - start {
+        return Err(format!(
+            "{dtype} {shape:?} needs {needs} bytes, data_offsets give {}",
+            end - start
+        ));
+    }
+    Ok((start, end))
+}
+
+/// The tensors together: no holes, no overlaps, nothing before, after or past the end.
+fn check_layout(
+    mut spans: Vec<(u64, u64, String)>,
+    data_len: u64,
+    mut problems: Vec<HeaderProblem>,
+) -> Vec<HeaderProblem> {
+    spans.sort();
+    let broken = !problems.is_empty();
+    let mut at = 0;
+    for (start, end, name) in spans {
+        let mut say = |problem: String| {
+            problems.push(HeaderProblem {
+                tensor: Some(name.clone()),
+                problem,
+            })
+        };
+        // A tensor that could not be measured leaves what looks like a hole; that is no news.
+        if start > at && !broken {
+            say(format!(
+                "hole before it: data begins at {start}, the tensor before ends at {at}"
+            ));
+        } else if start < at {
+            say(format!(
+                "overlaps the tensor before, which ends at {at}; this one begins at {start}"
+            ));
+        }
+        if end > data_len {
+            say(format!(
+                "goes past the end of the file: needs {end} bytes of data, has {data_len}; the file is cut short, download it again or mount with --allow-missing"
+            ));
+        }
+        at = at.max(end);
+    }
+    if at < data_len && !broken {
+        problems.push(HeaderProblem {
+            tensor: None,
+            problem: format!(
+                "{} trailing bytes: the header accounts for {at} bytes of data, the file has {data_len}",
+                data_len - at
+            ),
+        });
+    }
+    problems
+}

@@ -1,0 +1,295 @@
+//! Flags and help, without I/O. One definition feeds the parser, the help, the man page and the
+//! completions.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+use crate::gpu::Access;
+
+/// A model's tensors, as files.
+#[derive(Debug, Parser)]
+#[command(
+    name = "stfs",
+    version,
+    about,
+    max_term_width = 100,
+    propagate_version = true
+)]
+#[command(
+    long_about = "Mounts a machine-learning model directory as a file system: every tensor is a directory with raw, f32 and meta.json, and a .npy beside it. Nothing is converted and nothing is copied: bytes come straight from the model's files when they are read."
+)]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// The commands.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Mount a model: every tensor a file
+    Mount(MountArgs),
+    /// Unmount a model, also one whose daemon has died
+    #[command(visible_alias = "unmount")]
+    Umount(UmountArgs),
+    /// List this machine's stfs mounts
+    Mounts(MountsArgs),
+    /// List a model's tensors, without mounting
+    Ls(LsArgs),
+    /// Write a tensor to standard output, without mounting
+    Cat(CatArgs),
+    /// Show a picture of a tensor in the terminal, without mounting
+    Show(ShowArgs),
+    /// Statistics of every weight, without mounting
+    Stat(StatArgs),
+    /// Check a model's files and quantized layers, and list every problem
+    #[command(
+        long_about = "Checks headers, indexes, manifests and quantized layers, and lists every problem with its file, not just the first. Exit status: 0 none, 1 problems, 2 trouble."
+    )]
+    Verify(VerifyArgs),
+    /// Compare the weights of two models, without mounting
+    #[command(
+        long_about = "Compares the weights that a float model has: stored floats and dequantized weights under the float weights' names. Where dtypes or formats differ they are compared by value; a NaN equals a NaN. Exit status: 0 the same, 1 different, 2 trouble."
+    )]
+    Diff(DiffArgs),
+    /// Tensors in GPU memory, which any process of the machine can use
+    #[command(subcommand)]
+    Gpu(GpuCommand),
+    /// Print shell completions
+    Completions(CompletionsArgs),
+    /// Print the manual page
+    Man,
+}
+
+/// Which model, and what to make of it.
+#[derive(Debug, Clone, Args)]
+pub struct ModelArgs {
+    /// A model directory, a .safetensors file, an .index.json file, a manifest .json or its .bin
+    pub model: PathBuf,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub options: ModelFlags,
+}
+
+/// Flags of every command that opens a model.
+#[derive(Debug, Clone, Default, Args)]
+pub struct ModelFlags {
+    /// Leave out fused, stacked, dequantised and tied tensors
+    #[arg(long)]
+    pub no_synthetic: bool,
+    /// Serve what is there of an incomplete download
+    #[arg(long)]
+    pub allow_missing: bool,
+}
+
+/// Flags of `mount`.
+#[derive(Debug, Clone, Args)]
+pub struct MountArgs {
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub model: ModelArgs,
+    /// Where; created if missing
+    pub mountpoint: PathBuf,
+    /// Stay in the foreground and log to standard error
+    #[arg(short = 'f', long)]
+    pub foreground: bool,
+    /// Let other users see the mount (file permissions still count)
+    #[arg(long)]
+    pub allow_other: bool,
+    /// Request threads; a read from a cold disk occupies one
+    #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub threads: u16,
+    /// Who may load tensors into GPU memory: the mount's owner and root, all who may read, nobody
+    #[arg(long, value_name = "off|owner|all", default_value_t)]
+    pub gpu: Access,
+    /// Keep at most this many bytes resident on each GPU (K, M, G: powers of 1024)
+    #[arg(long, value_name = "BYTES", value_parser = crate::text::parse_bytes)]
+    pub gpu_limit: Option<u64>,
+    /// Log to this file instead of syslog
+    #[arg(long, value_name = "FILE")]
+    pub log_file: Option<PathBuf>,
+    /// Log more
+    #[arg(short, long)]
+    pub verbose: bool,
+    /// Options as mount(8) passes them: ro, allow_other, threads=N, no_synthetic, …
+    #[arg(short = 'o', value_name = "OPTIONS", value_delimiter = ',')]
+    pub options: Vec<String>,
+}
+
+/// Flags of `umount`.
+#[derive(Debug, Clone, Args)]
+pub struct UmountArgs {
+    /// The mountpoint
+    pub mountpoint: PathBuf,
+    /// Detach now, even if files are open; the mount ends when they are closed
+    #[arg(short, long)]
+    pub lazy: bool,
+}
+
+/// Flags of `mounts`.
+#[derive(Debug, Clone, Args)]
+pub struct MountsArgs {
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Flags of `ls`.
+#[derive(Debug, Clone, Args)]
+pub struct LsArgs {
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub model: ModelArgs,
+    /// Only tensors whose names match; * matches dots and slashes too
+    pub glob: Option<String>,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+    /// Nest at the dots, with parameters and bytes summed and like layers folded
+    #[arg(long, conflicts_with = "why")]
+    pub tree: bool,
+    /// Say which names one might look for are not there, and why
+    #[arg(long)]
+    pub why: bool,
+}
+
+/// Flags of `cat`.
+#[derive(Debug, Clone, Args)]
+pub struct CatArgs {
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub model: ModelArgs,
+    /// The tensor's name
+    pub tensor: String,
+    /// What to write of it
+    #[arg(long, value_enum, default_value_t = ViewName::Raw)]
+    pub view: ViewName,
+}
+
+/// The views of a tensor.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum ViewName {
+    /// The stored bytes
+    Raw,
+    /// The values as little-endian binary32
+    F32,
+    /// A NumPy file
+    Npy,
+    /// A picture of the weights
+    Png,
+    /// meta.json
+    Meta,
+}
+
+/// The commands of `gpu`.
+#[derive(Debug, Subcommand)]
+pub enum GpuCommand {
+    /// Load tensors into GPU memory, where they stay for whoever asks for them
+    Upload(GpuUploadArgs),
+    /// Free what was loaded, unless another process holds it
+    Release(GpuReleaseArgs),
+    /// List what is in GPU memory
+    Status(GpuStatusArgs),
+}
+
+/// Flags of `gpu upload`.
+#[derive(Debug, Clone, Args)]
+pub struct GpuUploadArgs {
+    /// Files or directories of a mount: tensors/NAME, its raw or f32, an npy or export file, or
+    /// tensors itself for the whole model in one piece
+    #[arg(required = true, value_name = "PATH")]
+    pub paths: Vec<PathBuf>,
+    /// The GPU, as the driver counts them; the first if not given
+    #[arg(long, value_name = "N", default_value_t = -1, hide_default_value = true, allow_negative_numbers = true)]
+    pub device: i32,
+    /// Never evict it for --gpu-limit (the mount's owner and root only)
+    #[arg(long)]
+    pub pin: bool,
+}
+
+/// Flags of `gpu release`.
+#[derive(Debug, Clone, Args)]
+pub struct GpuReleaseArgs {
+    /// As given to upload
+    #[arg(required = true, value_name = "PATH")]
+    pub paths: Vec<PathBuf>,
+    /// Only on this GPU
+    #[arg(long, value_name = "N")]
+    pub device: Option<i32>,
+}
+
+/// Flags of `gpu status`.
+#[derive(Debug, Clone, Args)]
+pub struct GpuStatusArgs {
+    /// The mountpoint, or anything in the mount
+    pub mountpoint: PathBuf,
+    /// List the GPUs instead (which starts CUDA in the mount's daemon)
+    #[arg(long)]
+    pub devices: bool,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Flags of `show`.
+#[derive(Debug, Clone, Args)]
+pub struct ShowArgs {
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub model: ModelArgs,
+    /// The tensor's name
+    pub tensor: String,
+}
+
+/// Flags of `stat`.
+#[derive(Debug, Clone, Args)]
+pub struct StatArgs {
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub model: ModelArgs,
+    /// Only weights whose names match; * matches dots and slashes too
+    pub glob: Option<String>,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+    /// Exit with 1 if any weight holds a NaN or an infinity (2: trouble)
+    #[arg(long)]
+    pub check: bool,
+}
+
+/// Flags of `verify`.
+#[derive(Debug, Clone, Args)]
+pub struct VerifyArgs {
+    /// A model directory, a .safetensors file, an .index.json file, a manifest .json or its .bin
+    pub model: PathBuf,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+    /// Write the SHA-256 of every stored tensor to this file, or compare with it if it is there;
+    /// 'sha256sum -c' reads it, with the mountpoint as working directory
+    #[arg(long, value_name = "FILE")]
+    pub checksum: Option<PathBuf>,
+}
+
+/// Flags of `diff`.
+#[derive(Debug, Clone, Args)]
+pub struct DiffArgs {
+    /// The model from which
+    pub a: PathBuf,
+    /// The model to which
+    pub b: PathBuf,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub options: ModelFlags,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Flags of `completions`.
+#[derive(Debug, Clone, Args)]
+pub struct CompletionsArgs {
+    /// The shell
+    pub shell: clap_complete::Shell,
+}

@@ -1,0 +1,169 @@
+//! One small file per command, and what they share.
+
+use std::io::{self, Write};
+use std::process::ExitCode;
+
+use anyhow::Result;
+
+use crate::catalog::OpenOptions;
+use crate::cli::{Cli, Command, ModelArgs};
+use crate::model::{Model, ModelOptions};
+
+mod cat;
+mod daemon;
+mod diff;
+mod gpu;
+mod logging;
+mod ls;
+pub mod mount;
+mod mounts;
+mod progress;
+mod show;
+mod stat;
+mod terminal;
+mod umount;
+mod verify;
+mod weights;
+
+/// The command line makes no sense: exit code 2.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct Usage(pub String);
+
+/// Runs a command.
+///
+/// # Errors
+/// What went wrong, for `stfs: WHAT: WHY` on standard error.
+pub fn run(command: Command) -> Result<ExitCode> {
+    match command {
+        Command::Mount(args) => mount::run(args),
+        Command::Umount(args) => umount::run(&args),
+        Command::Mounts(args) => mounts::run(&args),
+        Command::Ls(args) => ls::run(&args),
+        Command::Cat(args) => cat::run(&args),
+        Command::Show(args) => show::run(&args),
+        Command::Stat(args) => stat::run(&args),
+        Command::Diff(args) => diff::run(&args),
+        Command::Verify(args) => verify::run(&args),
+        Command::Gpu(command) => gpu::run(&command),
+        Command::Completions(args) => {
+            let mut text = Vec::new();
+            let mut command = <Cli as clap::CommandFactory>::command();
+            clap_complete::generate(args.shell, &mut command, "stfs", &mut text);
+            print(&text)
+        }
+        Command::Man => {
+            let mut text = Vec::new();
+            let command = <Cli as clap::CommandFactory>::command();
+            clap_mangen::Man::new(command).render(&mut text)?;
+            print(&text)
+        }
+    }
+}
+
+/// The exit code of a failure: 1, save for commands whose 1 means "found something".
+pub fn exit_code_of_trouble(command: &Command) -> u8 {
+    match command {
+        Command::Stat(args) if args.check => 2,
+        Command::Diff(_) | Command::Verify(_) => 2,
+        _ => 1,
+    }
+}
+
+/// Whether an error is only that nobody reads the output any more.
+pub fn is_closed_pipe(e: &anyhow::Error) -> bool {
+    e.chain().any(|cause| {
+        let of_io = cause.downcast_ref::<io::Error>().map(io::Error::kind);
+        // serde_json keeps the error beneath out of the chain.
+        let of_json = cause
+            .downcast_ref::<serde_json::Error>()
+            .and_then(serde_json::Error::io_error_kind);
+        of_io.or(of_json) == Some(io::ErrorKind::BrokenPipe)
+    })
+}
+
+/// An error and its causes on one line, each said once.
+pub fn one_line(e: &anyhow::Error) -> String {
+    let mut line = String::new();
+    for cause in e.chain().map(ToString::to_string) {
+        // Many messages end with their cause already.
+        if !line.ends_with(&cause) {
+            let colon = if line.is_empty() { "" } else { ": " };
+            line.push_str(colon);
+            line.push_str(&cause);
+        }
+    }
+    crate::text::printable(&line).into_owned()
+}
+
+fn print(text: &[u8]) -> Result<ExitCode> {
+    let mut out = io::stdout().lock();
+    out.write_all(text)?;
+    out.flush()?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Beyond this many characters a column is no longer one; Rust's own limit is 65,535.
+const MAX_WIDTH: usize = 200;
+
+/// Lays out a table: the first row is its head, columns are as wide as they need be.
+fn table<const N: usize>(rows: &[[String; N]]) -> String {
+    use std::fmt::Write as _;
+    let mut text = String::new();
+    let width = |i: usize| {
+        let longest = rows.iter().map(|r| r[i].chars().count()).max();
+        longest.unwrap_or(0).min(MAX_WIDTH)
+    };
+    let widths: [usize; N] = std::array::from_fn(width);
+    for cells in rows {
+        for (i, (cell, width)) in cells.iter().zip(widths).enumerate() {
+            let _ = match i + 1 < N {
+                true => write!(text, "{cell:<width$}  "),
+                false => writeln!(text, "{cell}"),
+            };
+        }
+    }
+    text
+}
+
+/// Writes pretty JSON and a newline. Names in it cannot do anything to a terminal.
+fn write_json(out: &mut impl Write, value: &impl serde::Serialize) -> Result<()> {
+    let text = serde_json::to_string_pretty(value)?;
+    out.write_all(crate::text::printable_json(&text).as_bytes())?;
+    writeln!(out)?;
+    Ok(())
+}
+
+/// Opens the model of a command that does not mount, with everything about it known.
+fn open_model(args: &ModelArgs) -> crate::Result<Model> {
+    let model = Model::open(
+        &args.model,
+        OpenOptions {
+            allow_missing: args.options.allow_missing,
+        },
+        ModelOptions {
+            synthetic: !args.options.no_synthetic,
+        },
+    )?;
+    model.fetch_facts(FACT_THREADS);
+    Ok(model)
+}
+
+/// Threads that fetch shapes from tensor data: they wait for the disk, not for a core.
+const FACT_THREADS: usize = 16;
+
+/// Compiles a glob in which `*` matches anything, dots and slashes included.
+fn matcher(glob: Option<&str>) -> Result<impl Fn(&str) -> bool + use<>> {
+    let compiled = match glob {
+        None => None,
+        Some(g) => Some(
+            globset::GlobBuilder::new(g)
+                .literal_separator(false)
+                .backslash_escape(true)
+                .build()
+                .map_err(|e| Usage(format!("glob: {e}")))?
+                .compile_matcher(),
+        ),
+    };
+    Ok(move |name: &str| compiled.as_ref().is_none_or(|m| m.is_match(name)))
+}

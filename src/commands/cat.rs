@@ -1,0 +1,60 @@
+//! `stfs cat`: a view to standard output.
+
+use std::fs::File;
+use std::io::{self, Write};
+use std::os::fd::AsFd;
+use std::process::ExitCode;
+
+use anyhow::Result;
+
+use crate::cli::{CatArgs, ViewName};
+use crate::error::Error;
+use crate::preview::{self, Subject};
+use crate::view::{SharedView, View};
+
+/// Bytes written at a time.
+const PIECE: u64 = 1 << 20;
+
+pub(super) fn run(args: &CatArgs) -> Result<ExitCode> {
+    let model = super::open_model(&args.model)?;
+    let (id, _) = model.find(&args.tensor)?;
+    let none = |what: &str| Error::NotFound(format!("tensor '{}' has no {what}", args.tensor));
+    let view = match args.view {
+        ViewName::Raw => model.raw(id)?,
+        ViewName::F32 => model
+            .f32(id)?
+            .ok_or_else(|| none("values, and so no f32"))?,
+        ViewName::Npy => model
+            .npy(id)?
+            .ok_or_else(|| none(".npy: NumPy lacks its dtype"))?,
+        ViewName::Png => {
+            let subject =
+                Subject::of(&model, id)?.ok_or_else(|| none("values, and so no picture"))?;
+            return super::print(&preview::render(&subject)?);
+        }
+        ViewName::Meta => return super::print(&crate::meta::meta_json(&model, id)),
+    };
+    copy_out(&view)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Writes a view straight to the descriptor: pieces of a mapping may only be touched by the kernel,
+/// so they must not pass through a buffered writer.
+fn copy_out(view: &SharedView) -> Result<()> {
+    let mut out = File::from(io::stdout().as_fd().try_clone_to_owned()?);
+    let mut buffer = Vec::new();
+    let mut at = 0;
+    while at < view.len() {
+        let n = PIECE.min(view.len() - at);
+        match view.mapped(at, n as usize) {
+            Some(slice) => out.write_all(slice.for_kernel()?)?,
+            None => {
+                buffer.resize(n as usize, 0);
+                view.read_at(at, &mut buffer)?;
+                out.write_all(&buffer)?;
+            }
+        }
+        at += n;
+    }
+    Ok(())
+}

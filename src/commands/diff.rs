@@ -1,0 +1,253 @@
+//! `stfs diff`: what changed from one model to another.
+
+use std::collections::HashMap;
+use std::io::{self, BufWriter, Write};
+use std::path::Path;
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use anyhow::Result;
+use serde_json::json;
+
+use super::progress::Progress;
+use super::weights::{Weight, weights};
+use crate::cli::{DiffArgs, ModelArgs};
+use crate::compare::{self, Distance};
+use crate::dtype::{Dtype, numel};
+use crate::model::Model;
+use crate::text::{printable, short};
+use crate::view::View;
+
+/// One side of the comparison.
+struct Side {
+    model: Model,
+    weights: Vec<Weight>,
+}
+
+/// A tensor of both sides that is not the same.
+struct Change<'a> {
+    from: &'a Weight,
+    to: &'a Weight,
+    /// `shape`, `dtype` or `value`: the first that differs.
+    what: &'static str,
+    /// How far, where values can be compared.
+    distance: Option<Distance>,
+}
+
+pub(super) fn run(args: &DiffArgs) -> Result<ExitCode> {
+    let side = |path: &Path| -> Result<Side> {
+        let model = super::open_model(&ModelArgs {
+            model: path.to_path_buf(),
+            options: args.options.clone(),
+        })?;
+        let weights = weights(&model);
+        Ok(Side { model, weights })
+    };
+    let (a, b) = (side(&args.a)?, side(&args.b)?);
+    let there = |side: &'_ Side| -> HashMap<Arc<str>, usize> {
+        let names = side.weights.iter().enumerate();
+        names.map(|(i, w)| (w.name.clone(), i)).collect()
+    };
+    let (in_a, in_b) = (there(&a), there(&b));
+    let removed: Vec<&Weight> = missing_in(&a, &in_b);
+    let added: Vec<&Weight> = missing_in(&b, &in_a);
+    let common: Vec<(&Weight, &Weight)> = a
+        .weights
+        .iter()
+        .filter_map(|w| Some((w, &b.weights[*in_b.get(&w.name)?])))
+        .collect();
+    let changed = changes(&a, &b, &common)?;
+    let unchanged = common.len() - changed.len();
+    let mut out = BufWriter::new(io::stdout().lock());
+    match args.json {
+        true => print_json(&mut out, &added, &removed, &changed, unchanged)?,
+        false => print_text(&mut out, &added, &removed, &changed, unchanged)?,
+    }
+    out.flush()?;
+    let same = added.is_empty() && removed.is_empty() && changed.is_empty();
+    Ok(ExitCode::from(u8::from(!same)))
+}
+
+fn missing_in<'a>(side: &'a Side, other: &HashMap<Arc<str>, usize>) -> Vec<&'a Weight> {
+    let all = side.weights.iter();
+    all.filter(|w| !other.contains_key(&w.name)).collect()
+}
+
+/// The pairs that differ, most changed first.
+fn changes<'a>(a: &Side, b: &Side, common: &[(&'a Weight, &'a Weight)]) -> Result<Vec<Change<'a>>> {
+    let mut progress = Progress::new(common.iter().map(|(x, y)| bytes_of(x, y)).sum());
+    let mut changed = Vec::new();
+    for &(from, to) in common {
+        let step = progress.piece(values_of(from), bytes_of(from, to));
+        let found = compare_pair((&a.model, from), (&b.model, to), &step)
+            .map_err(|e| anyhow::Error::from(e).context(format!("tensor '{}'", from.name)))?;
+        changed.extend(found.map(|(what, distance)| Change {
+            from,
+            to,
+            what,
+            distance,
+        }));
+    }
+    // Those that cannot be measured (another shape) first; names break ties.
+    let size = |c: &Change<'_>| c.distance.map_or(f64::INFINITY, |d| d.relative());
+    changed.sort_by(|x, y| size(y).total_cmp(&size(x)));
+    Ok(changed)
+}
+
+fn bytes_of(from: &Weight, to: &Weight) -> u64 {
+    from.stored_bytes.saturating_add(to.stored_bytes)
+}
+
+fn values_of(weight: &Weight) -> u64 {
+    numel(&weight.shape).unwrap_or(0)
+}
+
+/// What differs, if anything does, and how far.
+fn compare_pair(
+    (model_a, a): (&Model, &Weight),
+    (model_b, b): (&Model, &Weight),
+    step: &(dyn Fn(u64) + Sync),
+) -> crate::Result<Option<(&'static str, Option<Distance>)>> {
+    if a.shape != b.shape {
+        return Ok(Some(("shape", None)));
+    }
+    let same_dtype = a.dtype == b.dtype;
+    // Stored bytes of one dtype on both sides: where they are the same, nothing need be decoded.
+    let as_stored =
+        |m: &Model, w: &Weight| m.is_stored(w.id) && !(w.is_values && m.is_dequantized(w.id));
+    let both_stored = same_dtype && as_stored(model_a, a) && as_stored(model_b, b);
+    if both_stored {
+        let (raw_a, raw_b) = (model_a.raw(a.id)?, model_b.raw(b.id)?);
+        if raw_a.len() == raw_b.len() && compare::same_bytes(&*raw_a, &*raw_b)? {
+            return Ok(None);
+        }
+        if let Some(distance) = wide(&a.dtype, &*raw_a, &*raw_b, step)? {
+            // Integers that binary64 cannot tell apart differ all the same.
+            let differs = distance.differs() || *a.dtype != *Dtype::F64.name();
+            return Ok(differs.then_some(("value", Some(distance))));
+        }
+    }
+    let distance = match (model_a.f32(a.id)?, model_b.f32(b.id)?) {
+        (Some(x), Some(y)) if x.len() == y.len() => Some(compare::values(&*x, &*y, step)?),
+        _ => None,
+    };
+    let differs = distance.is_none_or(|d| d.differs());
+    Ok(match (same_dtype, differs) {
+        (false, _) => Some(("dtype", distance)),
+        (true, true) => Some(("value", distance)),
+        (true, false) => None,
+    })
+}
+
+/// The distance of tensors whose elements binary32 cannot hold; `None` for other dtypes.
+fn wide(
+    dtype: &str,
+    a: &dyn View,
+    b: &dyn View,
+    step: &(dyn Fn(u64) + Sync),
+) -> crate::Result<Option<Distance>> {
+    let Some(dtype) = Dtype::from_name(dtype).filter(|_| a.len() == b.len()) else {
+        return Ok(None);
+    };
+    Ok(Some(match dtype {
+        Dtype::F64 => compare::wide(a, b, f64::from_le_bytes, step)?,
+        Dtype::I64 => compare::wide(a, b, |e| i64::from_le_bytes(e) as f64, step)?,
+        Dtype::U64 => compare::wide(a, b, |e| u64::from_le_bytes(e) as f64, step)?,
+        Dtype::I32 => compare::wide(a, b, |e| i32::from_le_bytes(e).into(), step)?,
+        Dtype::U32 => compare::wide(a, b, |e| u32::from_le_bytes(e).into(), step)?,
+        _ => return Ok(None),
+    }))
+}
+
+fn print_json(
+    out: &mut impl Write,
+    added: &[&Weight],
+    removed: &[&Weight],
+    changed: &[Change<'_>],
+    unchanged: usize,
+) -> Result<()> {
+    let names = |all: &[&Weight]| all.iter().map(|w| w.name.to_string()).collect::<Vec<_>>();
+    let changed: Vec<_> = changed
+        .iter()
+        .map(|c| {
+            json!({
+                "name": &*c.from.name,
+                "what": c.what,
+                "max_abs": c.distance.and_then(|d| d.max_abs()),
+                "max_rel": c.distance.and_then(|d| d.max_rel()),
+                "cosine": c.distance.and_then(|d| d.cosine()),
+            })
+        })
+        .collect();
+    let all = json!({
+        "added": names(added),
+        "removed": names(removed),
+        "changed": changed,
+        "unchanged": unchanged,
+    });
+    super::write_json(out, &all)
+}
+
+fn print_text(
+    out: &mut impl Write,
+    added: &[&Weight],
+    removed: &[&Weight],
+    changed: &[Change<'_>],
+    unchanged: usize,
+) -> Result<()> {
+    for (sign, all) in [('-', removed), ('+', added)] {
+        for w in all {
+            let (name, dtype) = (printable(&w.name), printable(&w.dtype));
+            writeln!(out, "{sign} {name}  {dtype} {:?}", w.shape)?;
+        }
+    }
+    if !changed.is_empty() {
+        let names = changed
+            .iter()
+            .map(|c| printable(&c.from.name).chars().count());
+        let wide = names.max().unwrap_or(0).max(4);
+        writeln!(
+            out,
+            "~ {:<wide$}  what   {:>9}  {:>10}  {:>10}  {:>10}",
+            "name", "change", "max |a-b|", "max rel", "cosine"
+        )?;
+        for c in changed {
+            writeln!(out, "{}", row(c, wide).trim_end())?;
+        }
+    }
+    writeln!(
+        out,
+        "{} added, {} removed, {} changed, {unchanged} unchanged",
+        added.len(),
+        removed.len(),
+        changed.len()
+    )?;
+    Ok(())
+}
+
+/// `~ name  value  1.2%  …`, most telling first; what became what at its end.
+fn row(c: &Change<'_>, wide: usize) -> String {
+    let number = |v: Option<f64>| v.map_or_else(|| "-".into(), short);
+    let d = c.distance.as_ref();
+    let change = match d.map(Distance::relative) {
+        Some(r) if r.is_finite() => format!("{}%", short(100.0 * r)),
+        _ => "-".into(),
+    };
+    let mut becomes = match c.what {
+        "shape" => format!("{:?} → {:?}", c.from.shape, c.to.shape),
+        "dtype" => printable(&format!("{} → {}", c.from.dtype, c.to.dtype)).into_owned(),
+        _ => String::new(),
+    };
+    if let Some(odd) = d.map(|d| d.odd).filter(|&n| n > 0) {
+        becomes.push_str(&format!("  {odd} NaN or Inf differ"));
+    }
+    format!(
+        "~ {:<wide$}  {:<5}  {change:>9}  {:>10}  {:>10}  {:>10}  {becomes}",
+        printable(&c.from.name),
+        c.what,
+        number(d.and_then(Distance::max_abs)),
+        number(d.and_then(Distance::max_rel)),
+        d.and_then(Distance::cosine)
+            .map_or_else(|| "-".into(), |c| format!("{c:.6}")),
+    )
+}

@@ -1,0 +1,137 @@
+//! `stfs ls`: what a model holds.
+
+use std::io::{self, BufWriter, Write};
+use std::process::ExitCode;
+
+use anyhow::Result;
+use serde_json::{Value, json};
+
+use crate::cli::LsArgs;
+use crate::model::{Model, Origin, Tensor, TensorId};
+use crate::quant;
+use crate::text::{bytes, printable};
+
+mod tree;
+
+pub(super) fn run(args: &LsArgs) -> Result<ExitCode> {
+    let wanted = super::matcher(args.glob.as_deref())?;
+    let model = super::open_model(&args.model)?;
+    let mut out = BufWriter::new(io::stdout().lock());
+    if args.why {
+        why(&model, wanted, args.json, &mut out)?;
+    } else if args.tree {
+        tree::print(&model, wanted, args.json, &mut out)?;
+    } else if args.json {
+        json(&model, wanted, &mut out)?;
+    } else {
+        table(&model, args.glob.as_deref(), wanted, &mut out)?;
+    }
+    out.flush()?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The tensors whose names are wanted, in natural order.
+fn tensors(model: &Model, wanted: impl Fn(&str) -> bool) -> Vec<(TensorId, &Tensor)> {
+    model
+        .listing()
+        .iter()
+        .filter(|&&id| wanted(model.name(id)))
+        .filter_map(|&id| Some((id, &**model.tensor(id).ok()?)))
+        .collect()
+}
+
+fn json(model: &Model, wanted: impl Fn(&str) -> bool, out: &mut impl Write) -> Result<()> {
+    let mut all = Vec::new();
+    for (id, tensor) in tensors(model, wanted) {
+        let name = &**model.name(id);
+        let mut object = json!({"name": name});
+        if let (Some(o), Value::Object(rest)) = (
+            object.as_object_mut(),
+            crate::meta::index_entry(name, tensor),
+        ) {
+            o.extend(rest);
+        }
+        all.push(object);
+    }
+    super::write_json(out, &all)
+}
+
+fn table(
+    model: &Model,
+    glob: Option<&str>,
+    wanted: impl Fn(&str) -> bool,
+    out: &mut impl Write,
+) -> Result<()> {
+    let rows: Vec<[String; 5]> = tensors(model, wanted)
+        .into_iter()
+        .map(|(id, t)| {
+            [
+                printable(model.name(id)).into_owned(),
+                printable(t.dtype.name()).into_owned(),
+                format!("{:?}", t.shape),
+                bytes(t.nbytes),
+                printable(&source(model, id, t)).into_owned(),
+            ]
+        })
+        .collect();
+    if let (Some(glob), true) = (glob, rows.is_empty()) {
+        anyhow::bail!("no tensor matches '{glob}'; 'stfs ls MODEL' lists them all");
+    }
+    let width = |i: usize| {
+        let widest = rows.iter().map(|r| r[i].chars().count()).max();
+        widest.unwrap_or(0).min(super::MAX_WIDTH)
+    };
+    let widths = [width(0), width(1), width(2), width(3)];
+    for [name, dtype, shape, size, file] in &rows {
+        let [a, b, c, d] = widths;
+        writeln!(
+            out,
+            "{name:<a$}  {dtype:<b$}  {shape:<c$}  {size:>d$}  {file}"
+        )?;
+    }
+    Ok(())
+}
+
+/// The file that holds a tensor, or what it is made of.
+fn source(model: &Model, id: TensorId, tensor: &Tensor) -> String {
+    match &tensor.origin {
+        Origin::Stored { .. } => {
+            let file = model.catalog.tensors[id as usize].file;
+            model.catalog.files[file as usize].name.clone()
+        }
+        Origin::Tied(of) => format!("tied to {}", model.name(*of)),
+        Origin::Dequantized { layer } => {
+            format!("dequantized from {}", model.recognised(*layer).method)
+        }
+        Origin::Fused(join) | Origin::Stacked(join) => {
+            let n: usize = join.groups.iter().map(Vec::len).sum();
+            format!("{} from {n} parts", tensor.origin.kind())
+        }
+    }
+}
+
+fn why(
+    model: &Model,
+    wanted: impl Fn(&str) -> bool,
+    as_json: bool,
+    out: &mut impl Write,
+) -> Result<()> {
+    let reasons = model.reasons();
+    let reasons = reasons.iter().filter(|(name, _)| wanted(name));
+    if as_json {
+        let all: Vec<Value> = reasons
+            .map(|(name, why)| json!({"name": &**name, "reason": why}))
+            .collect();
+        return super::write_json(out, &all);
+    }
+    for (name, why) in reasons {
+        writeln!(out, "{}: {}", printable(name), printable(why))?;
+    }
+    let catalog = &model.catalog;
+    let remarks = quant::remarks(catalog);
+    let notes = catalog.notes.iter().chain(&catalog.configs.notes);
+    for note in notes.chain(&remarks) {
+        writeln!(out, "note: {}", printable(note))?;
+    }
+    Ok(())
+}

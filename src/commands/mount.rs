@@ -1,0 +1,350 @@
+//! `stfs mount`, and `mount.stfs` as mount(8) calls it.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use anyhow::{Context, Result, bail};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+
+use super::Usage;
+use super::daemon::{self, Side};
+use super::logging::Destination;
+use crate::catalog::OpenOptions;
+use crate::cli::MountArgs;
+use crate::fs::Fs;
+use crate::fuse::{self, MountOptions};
+use crate::gpu;
+use crate::layout::Layout;
+use crate::meta::Summary;
+use crate::model::{Model, ModelOptions};
+use crate::mounts;
+use crate::text::{bytes, plural};
+
+pub(super) fn run(mut args: MountArgs) -> Result<ExitCode> {
+    apply_options(&mut args)?;
+    let log = Destination::open(args.log_file.as_deref(), args.foreground)?;
+    if args.foreground {
+        log.install(args.verbose);
+        let started = start(&args)?;
+        super::print(started.line.as_bytes())?;
+        return serve(started);
+    }
+    match daemon::split()? {
+        Side::Parent(code) => Ok(code),
+        Side::Child(parent) => {
+            let started = start(&args)?;
+            parent.ready(&started.line)?;
+            log.install(args.verbose);
+            log::info!("{}", started.line.trim_end());
+            serve(started)
+        }
+    }
+}
+
+/// A mount that answers.
+struct Started {
+    mounted: fuse::Mounted,
+    /// The line that says so.
+    line: String,
+    signals: Signals,
+}
+
+/// Opens the model, mounts it and sees that it answers.
+fn start(args: &MountArgs) -> Result<Started> {
+    raise_file_limit();
+    let place = Place::prepare(&args.mountpoint)?;
+    let flags = &args.model.options;
+    let model = Model::open(
+        &args.model.model,
+        OpenOptions {
+            allow_missing: flags.allow_missing,
+        },
+        ModelOptions {
+            synthetic: !flags.no_synthetic,
+        },
+    )?;
+    for note in &model.catalog.notes {
+        log::info!("{note}");
+    }
+    let model = Arc::new(model);
+    let gpu = gpu::Config {
+        access: args.gpu,
+        limit: args.gpu_limit,
+        ..gpu::Config::default()
+    };
+    let fs = Arc::new(Fs::with_gpu(Layout::new(model.clone()), gpu));
+    let options = MountOptions {
+        allow_other: args.allow_other,
+        threads: args.threads.into(),
+    };
+    // Before there is a mount that a signal's default action would leave behind.
+    let signals = Signals::new([SIGINT, SIGTERM, SIGHUP])?;
+    let mounted = fuse::mount(fs, &place.path, &options)?;
+    std::fs::metadata(place.path.join("tensors"))
+        .with_context(|| format!("{}: mounted, but does not answer", place.path.display()))?;
+    let line = summary(&model, &place.path);
+    place.keep();
+    let threads = args.threads.into();
+    std::thread::Builder::new()
+        .name("stfs-facts".into())
+        .spawn(move || model.fetch_facts(threads))
+        .context("start a thread")?;
+    Ok(Started {
+        mounted,
+        line,
+        signals,
+    })
+}
+
+/// Serves until it is unmounted, or a signal says to.
+fn serve(started: Started) -> Result<ExitCode> {
+    let Started {
+        mounted,
+        mut signals,
+        ..
+    } = started;
+    let mountpoint = mounted.mountpoint().to_path_buf();
+    std::thread::Builder::new()
+        .name("stfs-signals".into())
+        .spawn(move || {
+            if let Some(signal) = signals.forever().next() {
+                log::info!("signal {signal}: unmounting {}", mountpoint.display());
+                // Lazily: a shell that stands in the mount must not keep it.
+                if let Err(e) = fuse::unmount(&mountpoint, true) {
+                    log::error!("{e}");
+                }
+                // Readers that still have files open get a moment, then ENOTCONN.
+                std::thread::sleep(std::time::Duration::from_secs(1));
+                std::process::exit(0);
+            }
+        })?;
+    mounted.wait()?;
+    log::info!("unmounted");
+    Ok(ExitCode::SUCCESS)
+}
+
+fn summary(model: &Model, mountpoint: &Path) -> String {
+    let s = Summary::of(model);
+    let files = model.catalog.files.len();
+    let dtype = s
+        .main_dtype()
+        .map_or_else(String::new, |d| format!(", {d}"));
+    let on_disk = model.catalog.files.iter().map(|f| f.len()).sum();
+    let absent = match model.catalog.absent.len() {
+        0 => String::new(),
+        n => format!(" ({} missing)", plural(n as u64, "tensor")),
+    };
+    format!(
+        "stfs: {}{absent}, {}{}, {}, {} at {}\n",
+        plural(s.tensors, "tensor"),
+        plural(s.parameters, "parameter"),
+        crate::text::printable(&dtype),
+        plural(files as u64, "file"),
+        bytes(on_disk),
+        crate::text::printable(&mountpoint.to_string_lossy())
+    )
+}
+
+/// Every file under `files/` and every shard is open while mounted; the soft limit is often 1,024.
+fn raise_file_limit() {
+    let mut limit = libc::rlimit {
+        rlim_cur: 0,
+        rlim_max: 0,
+    };
+    // SAFETY: both calls read or write the one struct they are given.
+    unsafe {
+        if libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) == 0 {
+            limit.rlim_cur = limit.rlim_max;
+            libc::setrlimit(libc::RLIMIT_NOFILE, &limit);
+        }
+    }
+}
+
+/// The mountpoint, made ready. If it was made for this mount, and the mount fails, it goes again.
+struct Place {
+    path: PathBuf,
+    made: bool,
+}
+
+impl Place {
+    fn prepare(mountpoint: &Path) -> Result<Place> {
+        let shown = mountpoint.display();
+        if mounts::is_stale(mountpoint) {
+            detach_stale(mountpoint)?;
+        }
+        match std::fs::metadata(mountpoint) {
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
+                std::fs::create_dir_all(mountpoint)
+                    .with_context(|| format!("make mountpoint {shown}"))?;
+                Ok(Place {
+                    path: std::fs::canonicalize(mountpoint)?,
+                    made: true,
+                })
+            }
+            Err(e) => Err(e).with_context(|| format!("mountpoint {shown}")),
+            Ok(meta) if !meta.is_dir() => {
+                bail!("mountpoint {shown}: is not a directory; give an empty directory")
+            }
+            Ok(_) => {
+                let path = std::fs::canonicalize(mountpoint)?;
+                if let Some(e) = mounts::find(&path)? {
+                    bail!(
+                        "mountpoint {shown}: {} is mounted there already; 'stfs umount {shown}' first",
+                        e.model.display()
+                    );
+                }
+                let entry = std::fs::read_dir(&path)
+                    .with_context(|| format!("mountpoint {shown}"))?
+                    .next();
+                if let Some(Ok(entry)) = entry {
+                    bail!(
+                        "mountpoint {shown}: is not empty (it holds {:?}); give an empty directory",
+                        entry.file_name()
+                    );
+                }
+                Ok(Place { path, made: false })
+            }
+        }
+    }
+
+    fn keep(mut self) {
+        self.made = false;
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        if self.made {
+            // Only if it is empty, and only the last component: nothing of anyone's is lost.
+            let _ = std::fs::remove_dir(&self.path);
+        }
+    }
+}
+
+fn detach_stale(mountpoint: &Path) -> Result<()> {
+    let shown = mountpoint.display();
+    let Some(entry) = mounts::find(mountpoint)? else {
+        bail!(
+            "mountpoint {shown}: another program's mount whose daemon has died is there; 'fusermount3 -u {shown}' detaches it"
+        );
+    };
+    fuse::unmount(&entry.mountpoint, true)?;
+    eprintln!(
+        "stfs: {}: detached a stale stfs mount (its daemon had died)",
+        crate::text::printable(&shown.to_string())
+    );
+    Ok(())
+}
+
+/// Takes in what `-o` says. What every mount is anyway, and what only mount(8) and systemd care
+/// for, is passed over.
+fn apply_options(args: &mut MountArgs) -> Result<()> {
+    for option in std::mem::take(&mut args.options) {
+        let (key, value) = match option.split_once('=') {
+            Some((k, v)) => (k, Some(v)),
+            None => (option.as_str(), None),
+        };
+        match (key, value) {
+            ("allow_other", None) => args.allow_other = true,
+            ("no_synthetic", None) => args.model.options.no_synthetic = true,
+            ("allow_missing", None) => args.model.options.allow_missing = true,
+            ("threads", Some(v)) => {
+                args.threads = v
+                    .parse()
+                    .ok()
+                    .filter(|n| (1..=1024).contains(n))
+                    .ok_or_else(|| Usage(format!("-o threads={v}: not a number from 1 to 1024")))?;
+            }
+            ("gpu", Some(v)) => {
+                args.gpu = v.parse().map_err(|e| Usage(format!("-o gpu={v}: {e}")))?;
+            }
+            ("gpu_limit", Some(v)) => {
+                let bytes = crate::text::parse_bytes(v)
+                    .map_err(|e| Usage(format!("-o gpu_limit={v}: {e}")))?;
+                args.gpu_limit = Some(bytes);
+            }
+            ("log_file", Some(v)) => args.log_file = Some(v.into()),
+            (
+                ""
+                | "ro"
+                | "rw"
+                | "nosuid"
+                | "nodev"
+                | "noexec"
+                | "suid"
+                | "dev"
+                | "exec"
+                | "auto"
+                | "noauto"
+                | "nofail"
+                | "user"
+                | "users"
+                | "nouser"
+                | "owner"
+                | "group"
+                | "_netdev"
+                | "defaults"
+                | "default_permissions"
+                | "atime"
+                | "noatime"
+                | "relatime"
+                | "norelatime"
+                | "strictatime"
+                | "nodiratime"
+                | "async"
+                | "sync"
+                | "silent"
+                | "loud"
+                | "mand"
+                | "nomand",
+                None,
+            ) => {}
+            (k, _) if k.starts_with("x-") || k == "comment" || k == "fsname" || k == "subtype" => {}
+            _ => return Err(Usage(format!("-o {option}: unknown mount option")).into()),
+        }
+    }
+    Ok(())
+}
+
+/// Called as `mount.stfs MODEL MOUNTPOINT [-sfnv] [-N ns] [-t type] [-o options]`, as mount(8) does:
+/// the same as arguments of `stfs mount`. `None` under any other name.
+pub fn as_mount_helper(args: &[OsString]) -> Option<Result<Vec<OsString>, String>> {
+    let name = Path::new(args.first()?).file_name()?;
+    if name != "mount.stfs" {
+        return None;
+    }
+    let mut out: Vec<OsString> = vec!["stfs".into(), "mount".into()];
+    let mut rest = args[1..].iter();
+    while let Some(arg) = rest.next() {
+        match arg.to_str() {
+            // mount -f: do everything but mount.
+            Some("-f") => return Some(Ok(vec!["stfs".into(), "--version".into()])),
+            Some("-s" | "-n") => {}
+            Some("-N" | "-t") => {
+                if rest.next().is_none() {
+                    return Some(Err(format!("{}: needs a value", arg.display())));
+                }
+            }
+            _ => out.push(arg.clone()),
+        }
+    }
+    Some(Ok(out))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mount_helper_arguments() {
+        let args = |s: &str| s.split(' ').map(OsString::from).collect::<Vec<_>>();
+        assert!(as_mount_helper(&args("stfs mount a b")).is_none());
+        let got = as_mount_helper(&args(
+            "/sbin/mount.stfs /m /mnt -n -t stfs -o rw,allow_other",
+        ));
+        assert_eq!(got, Some(Ok(args("stfs mount /m /mnt -o rw,allow_other"))));
+    }
+}

@@ -1,0 +1,159 @@
+//! `stfs stat`: range, mean, deviation, zeros, NaN and Inf of every weight.
+
+use std::io::{self, BufWriter, Write};
+use std::process::ExitCode;
+
+use anyhow::Result;
+use serde_json::{Value, json};
+
+use super::progress::Progress;
+use super::show::EIGHTHS;
+use super::weights::{Weight, weights};
+use crate::cli::StatArgs;
+use crate::error::Error;
+use crate::model::Model;
+use crate::statistics::{Summary, summarize};
+use crate::text::{printable, short, thousands};
+
+/// Letters of the little histogram.
+const SPARK: usize = 16;
+
+pub(super) fn run(args: &StatArgs) -> Result<ExitCode> {
+    let wanted = super::matcher(args.glob.as_deref())?;
+    let model = super::open_model(&args.model)?;
+    let weights: Vec<Weight> = weights(&model)
+        .into_iter()
+        .filter(|w| w.is_values && wanted(&w.name))
+        .collect();
+    if let (Some(glob), true) = (&args.glob, weights.is_empty() && !args.json) {
+        anyhow::bail!("no weight matches '{glob}'; 'stfs ls MODEL' lists all tensors");
+    }
+    let mut out = BufWriter::new(io::stdout().lock());
+    let mut progress = Progress::new(weights.iter().map(|w| w.stored_bytes).sum());
+    let table = Table::new(&weights);
+    let mut objects = Vec::new();
+    let mut bad = 0;
+    if !args.json {
+        progress.print(&mut out, &table.head())?;
+    }
+    for weight in &weights {
+        let view = model
+            .f32(weight.id)?
+            .ok_or_else(|| Error::NotFound(format!("'{}' has no values", weight.name)))?;
+        let step = progress.piece(view.len() / 4, weight.stored_bytes);
+        let summary = summarize(&*view, !args.json, &step)
+            .map_err(|e| anyhow::Error::from(e).context(format!("tensor '{}'", weight.name)))?;
+        bad += usize::from(summary.nan + summary.inf > 0);
+        match args.json {
+            true => objects.push(object(weight, &summary)),
+            false => progress.print(&mut out, &table.row(weight, &summary))?,
+        }
+    }
+    drop(progress);
+    if args.json {
+        super::write_json(&mut out, &objects)?;
+    }
+    out.flush()?;
+    note_damaged(&model);
+    if args.check && bad > 0 {
+        eprintln!("stfs: NaN or Inf in {bad} of {} tensors", weights.len());
+        return Ok(ExitCode::from(1));
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The JSON object of the contract; `null` where there is no finite value.
+fn object(weight: &Weight, s: &Summary) -> Value {
+    json!({
+        "name": &*weight.name,
+        "dtype": &*weight.dtype,
+        "shape": weight.shape,
+        // As binary64, which says exactly which binary32 it is.
+        "min": s.min().map(f64::from),
+        "max": s.max().map(f64::from),
+        "mean": s.mean(),
+        "std": s.std(),
+        "zeros": s.zeros,
+        "nan": s.nan,
+        "inf": s.inf,
+    })
+}
+
+/// Layers that could not be decoded have no values to look at: said, not passed over.
+fn note_damaged(model: &Model) {
+    let damaged = (0..model.layer_count())
+        .filter(|&l| model.layer(l).1.is_err())
+        .count();
+    if damaged > 0 {
+        eprintln!(
+            "stfs: {damaged} quantized layers cannot be decoded and are left out; 'stfs ls --why' says why"
+        );
+    }
+}
+
+/// A table whose columns are known before its rows are.
+struct Table {
+    name: usize,
+    dtype: usize,
+    shape: usize,
+}
+
+impl Table {
+    fn new(weights: &[Weight]) -> Table {
+        let widest = |cell: &dyn Fn(&Weight) -> String, least: usize| {
+            let widths = weights.iter().map(|w| cell(w).chars().count());
+            widths.max().unwrap_or(0).max(least)
+        };
+        Table {
+            name: widest(&|w| printable(&w.name).into_owned(), 4),
+            dtype: widest(&|w| w.dtype.to_string(), 5),
+            shape: widest(&|w| format!("{:?}", w.shape), 5),
+        }
+    }
+
+    fn line(&self, text: [&str; 3], numbers: [&str; 7], end: &str) -> String {
+        let [name, dtype, shape] = text;
+        let [min, max, mean, std, zeros, nan, inf] = numbers;
+        let (a, b, c) = (self.name, self.dtype, self.shape);
+        let line = format!(
+            "{name:<a$}  {dtype:<b$}  {shape:<c$}  {min:>10}  {max:>10}  {mean:>10}  {std:>10}  {zeros:>11}  {nan:>7}  {inf:>7}  {end}"
+        );
+        format!("{}\n", line.trim_end())
+    }
+
+    fn head(&self) -> String {
+        let numbers = ["min", "max", "mean", "std", "zeros", "NaN", "Inf"];
+        self.line(["name", "dtype", "shape"], numbers, "histogram")
+    }
+
+    fn row(&self, weight: &Weight, s: &Summary) -> String {
+        let number = |v: Option<f64>| v.map_or_else(|| "-".into(), short);
+        let numbers = [
+            number(s.min().map(f64::from)),
+            number(s.max().map(f64::from)),
+            number(s.mean()),
+            number(s.std()),
+            thousands(s.zeros),
+            thousands(s.nan),
+            thousands(s.inf),
+        ];
+        let name = printable(&weight.name);
+        let shape = format!("{:?}", weight.shape);
+        self.line(
+            [&name, &weight.dtype, &shape],
+            numbers.each_ref().map(String::as_str),
+            &spark(s),
+        )
+    }
+}
+
+/// The histogram from the least to the greatest value, counts in log scale.
+fn spark(s: &Summary) -> String {
+    let (Some(min), Some(max), Some(histogram)) = (s.min(), s.max(), &s.histogram) else {
+        return String::new();
+    };
+    let counts = histogram.resample(min, max, SPARK);
+    let most = counts.iter().fold(1.0f64, |m, &c| m.max(c)).ln_1p();
+    let letter = |c: &f64| EIGHTHS[((c.ln_1p() / most * 8.0).ceil() as usize).min(8)];
+    counts.iter().map(letter).collect()
+}

@@ -1,0 +1,23 @@
+//! `stfs umount`.
+
+use std::process::ExitCode;
+
+use anyhow::{Result, bail};
+
+use crate::cli::UmountArgs;
+use crate::error::Error;
+use crate::{fuse, mounts};
+
+pub(super) fn run(args: &UmountArgs) -> Result<ExitCode> {
+    let shown = args.mountpoint.display();
+    let Some(entry) = mounts::find(&args.mountpoint)? else {
+        bail!("{shown}: is not an stfs mount; 'stfs mounts' lists them");
+    };
+    match fuse::unmount(&entry.mountpoint, args.lazy || entry.stale) {
+        Ok(()) => Ok(ExitCode::SUCCESS),
+        Err(Error::Io { source, .. }) if source.raw_os_error() == Some(libc::EBUSY) => bail!(
+            "{shown}: is in use; 'fuser -vm {shown}' shows by whom, 'stfs umount --lazy {shown}' detaches it now"
+        ),
+        Err(e) => Err(e.into()),
+    }
+}

@@ -1,0 +1,164 @@
+//! `stfs verify`: everything that is wrong with a model, in one run.
+
+use std::io::{self, BufWriter, Write};
+use std::path::Path;
+use std::process::ExitCode;
+
+use anyhow::Result;
+use serde_json::json;
+
+use crate::catalog::{self, OpenOptions, Problem};
+use crate::cli::VerifyArgs;
+use crate::model::{JoinOf, Model, ModelOptions, Origin, TensorId};
+use crate::statistics::parallel;
+use crate::text::{plural, printable};
+use crate::view::View;
+
+mod checksum;
+
+pub(super) fn run(args: &VerifyArgs) -> Result<ExitCode> {
+    let mut problems = catalog::check(&args.model)?;
+    let sound = problems.is_empty();
+    let model = open_what_is_there(&args.model);
+    if let Some(model) = &model {
+        problems.extend(check_layers(model)?);
+        problems.extend(check_shared_indexes(model));
+    }
+    let mut note = None;
+    if let Some(file) = &args.checksum {
+        note = Some(match &model {
+            Some(model) if file.exists() => {
+                problems.extend(checksum::compare(model, file)?);
+                format!("compared with {}", file.display())
+            }
+            Some(model) if sound => {
+                checksum::write(model, file)?;
+                format!("checksums written to {}", file.display())
+            }
+            _ => "no checksums: the model's files are not sound".into(),
+        });
+    }
+    print(args, &problems, model.as_ref(), note)?;
+    Ok(ExitCode::from(u8::from(!problems.is_empty())))
+}
+
+/// The model with whatever is sound of it; `None` where not even that can be opened, which the
+/// structural problems then explain.
+fn open_what_is_there(path: &Path) -> Option<Model> {
+    let open = OpenOptions {
+        allow_missing: true,
+    };
+    let model = Model::open(path, open, ModelOptions::default()).ok()?;
+    model.fetch_facts(super::FACT_THREADS);
+    Some(model)
+}
+
+/// Layers that cannot be decoded, and data in layers that make values impossible.
+fn check_layers(model: &Model) -> crate::Result<Vec<Problem>> {
+    let found = parallel::ordered(model.layer_count() as usize, |index| {
+        let (recognised, resolved) = model.layer(index as u32);
+        let Some(&anchor) = recognised.parts.first() else {
+            return Ok(Vec::new());
+        };
+        let name = model.name(anchor);
+        let problem = |what: String| Problem::of_tensor(file_of(model, anchor), name, what);
+        Ok(match resolved {
+            Ok(layer) => {
+                let parts = recognised.raw_parts(&model.catalog);
+                let damage = layer.kernel.check(&parts);
+                damage.into_iter().map(problem).collect()
+            }
+            // Where a part has not been downloaded, that is what is wrong, and was said.
+            Err(_) if part_is_absent(model, name) => Vec::new(),
+            Err(why) => vec![problem(format!(
+                "{} layer cannot be decoded: {why}",
+                recognised.method
+            ))],
+        })
+    })?;
+    Ok(found.into_iter().flatten().collect())
+}
+
+/// Whether the model lacks a tensor of the module that `name` belongs to.
+fn part_is_absent(model: &Model, name: &str) -> bool {
+    let module = name.rsplit_once('.').map_or("", |(module, _)| module);
+    let mut absent = model.catalog.absent.iter();
+    absent.any(|a| a.rsplit_once('.').is_some_and(|(m, _)| m == module))
+}
+
+/// Fusions of layers that must have one `g_idx` and have several.
+fn check_shared_indexes(model: &Model) -> Vec<Problem> {
+    let shares = |id: &TensorId| match model.tensor(*id).map(|t| &t.origin) {
+        Ok(Origin::Fused(join) | Origin::Stacked(join)) if join.of == JoinOf::Same => {
+            let first = join.groups.iter().flatten().next()?;
+            Some((*id, first.id))
+        }
+        _ => None,
+    };
+    let mut problems = Vec::new();
+    for (id, part) in model.listing().iter().filter_map(shares) {
+        let read = model.raw(id).and_then(|view| {
+            let mut byte = vec![0; view.len().min(1) as usize];
+            view.read_at(0, &mut byte)
+        });
+        if let Err(e) = read {
+            let what = match e {
+                crate::Error::Data { problem, .. } => problem,
+                other => other.to_string(),
+            };
+            problems.push(Problem::of_tensor(
+                file_of(model, part),
+                model.name(id),
+                what,
+            ));
+        }
+    }
+    problems
+}
+
+/// The name of the file that holds a stored tensor.
+fn file_of(model: &Model, stored: TensorId) -> &str {
+    let file = model.catalog.tensors.get(stored as usize).map(|t| t.file);
+    let file = file.and_then(|f| model.catalog.files.get(f as usize));
+    file.map_or("", |f| &f.name)
+}
+
+fn print(
+    args: &VerifyArgs,
+    problems: &[Problem],
+    model: Option<&Model>,
+    note: Option<String>,
+) -> Result<()> {
+    let mut out = BufWriter::new(io::stdout().lock());
+    if args.json {
+        let all: Vec<_> = problems
+            .iter()
+            .map(|p| json!({"file": p.file, "tensor": p.tensor, "problem": p.problem}))
+            .collect();
+        serde_json::to_writer_pretty(&mut out, &all)?;
+        writeln!(out)?;
+    } else {
+        for p in problems {
+            let (file, problem) = (printable(&p.file), printable(&p.problem));
+            match &p.tensor {
+                Some(tensor) => writeln!(out, "{file}: '{}': {problem}", printable(tensor))?,
+                None => writeln!(out, "{file}: {problem}")?,
+            }
+        }
+        let found = match problems.len() {
+            0 => "no problems".into(),
+            n => plural(n as u64, "problem"),
+        };
+        let looked_at = model.map(|m| {
+            let tensors = plural(m.catalog.tensors.len() as u64, "tensor");
+            let files = plural(m.catalog.files.len() as u64, "file");
+            format!("{tensors} in {files}: ")
+        });
+        writeln!(out, "{}{found}", looked_at.unwrap_or_default())?;
+    }
+    out.flush()?;
+    if let Some(note) = note {
+        eprintln!("stfs: {}", printable(&note));
+    }
+    Ok(())
+}

@@ -1,0 +1,47 @@
+//! The weights that a float model has, for the commands that look at all of them.
+
+use std::sync::Arc;
+
+use crate::dtype::Dtype;
+use crate::export::float_model;
+use crate::model::{Model, TensorId};
+use crate::preview::stored_bytes;
+
+/// A tensor of a float model.
+pub struct Weight {
+    /// Which tensor.
+    pub id: TensorId,
+    /// Its name.
+    pub name: Arc<str>,
+    /// Whether it is a float tensor, taken as its values; else it is taken as stored.
+    pub is_values: bool,
+    /// Its dtype in a float model: the stored one, F32 where it is dequantised.
+    pub dtype: Box<str>,
+    /// Its shape in a float model.
+    pub shape: Box<[u64]>,
+    /// Bytes that it takes in the model's files.
+    pub stored_bytes: u64,
+}
+
+/// All of them, in natural order of their names.
+pub fn weights(model: &Model) -> Vec<Weight> {
+    let weight = |(id, is_values): (TensorId, bool)| {
+        let tensor = model.tensor(id).ok()?;
+        let dequantized = model.is_dequantized(id) && is_values;
+        Some(Weight {
+            id,
+            name: model.name(id).clone(),
+            is_values,
+            dtype: match dequantized {
+                true => Dtype::F32.name().into(),
+                false => tensor.dtype.name().into(),
+            },
+            shape: match &tensor.values {
+                Some(values) if is_values => values.shape.clone(),
+                _ => tensor.shape.clone(),
+            },
+            stored_bytes: stored_bytes(model, id),
+        })
+    };
+    float_model(model).into_iter().filter_map(weight).collect()
+}

@@ -1,0 +1,207 @@
+//! `export/`: the whole model as one file of another kind, as a view. A plan says which tensors the
+//! file holds and where; the bytes are read lazily from the shards, whatever their size.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use crate::dtype::Dtype;
+use crate::error::Result;
+use crate::model::{JoinOf, Model, Origin, TensorId};
+use crate::quant::Target;
+use crate::view::SharedView;
+
+mod assembly;
+mod fused;
+mod manifest;
+mod safetensors;
+
+use assembly::{Assembly, Piece};
+
+/// A file under `export/`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Export {
+    /// Every stored tensor, stored dtype, one safetensors file.
+    Merged,
+    /// The model as a float checkpoint: floats and dequantised weights as F32.
+    Floats,
+    /// As stored, with fused and stacked tensors in place of their parts.
+    Fused,
+    /// The bytes of bin + manifest.
+    Bin,
+    /// Its manifest.
+    Manifest,
+}
+
+impl Export {
+    /// All, in the order of the directory's listing.
+    pub const ALL: [Export; 5] = [
+        Export::Merged,
+        Export::Floats,
+        Export::Fused,
+        Export::Bin,
+        Export::Manifest,
+    ];
+
+    /// The file's name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Export::Merged => "model.safetensors",
+            Export::Floats => "model-f32.safetensors",
+            Export::Fused => "model-fused.safetensors",
+            Export::Bin => "model_weights.bin",
+            Export::Manifest => "model_weights.json",
+        }
+    }
+
+    /// The file's bytes. Waits for facts where which tensors there are depends on them.
+    ///
+    /// # Errors
+    /// There is not enough memory for the plan.
+    pub fn view(self, model: &Arc<Model>) -> Result<SharedView> {
+        let safetensors = |items| safetensors::view(model.clone(), items);
+        Ok(match self {
+            Export::Merged => safetensors(merged(model)),
+            Export::Floats => safetensors(floats(model)),
+            Export::Fused => safetensors(fused::items(model)),
+            Export::Bin => manifest::bin(model.clone()),
+            Export::Manifest => manifest::json(model),
+        })
+    }
+}
+
+/// A tensor of an export.
+#[derive(Debug, Clone)]
+struct Item {
+    id: TensorId,
+    /// Its values as F32 rather than its stored bytes.
+    as_values: bool,
+    dtype: Dtype,
+    shape: Box<[u64]>,
+    nbytes: u64,
+}
+
+impl Item {
+    /// A tensor's own bytes. What safetensors has no dtype for goes as plain bytes.
+    fn raw(model: &Model, id: TensorId) -> Option<Item> {
+        let tensor = model.tensor(id).ok()?;
+        let (dtype, shape) = match tensor.dtype.known() {
+            Some(d) => (d, tensor.shape.clone()),
+            None => (Dtype::U8, [tensor.nbytes].into()),
+        };
+        Some(Item {
+            id,
+            as_values: false,
+            dtype,
+            shape,
+            nbytes: tensor.nbytes,
+        })
+    }
+
+    /// A tensor's values.
+    fn values(model: &Model, id: TensorId) -> Option<Item> {
+        let values = model.tensor(id).ok()?.values.as_ref()?;
+        Some(Item {
+            id,
+            as_values: true,
+            dtype: Dtype::F32,
+            shape: values.shape.clone(),
+            nbytes: values.numel() * 4,
+        })
+    }
+
+    fn piece(&self, start: u64) -> Piece {
+        Piece {
+            start,
+            len: self.nbytes,
+            id: self.id,
+            as_values: self.as_values,
+        }
+    }
+}
+
+fn stored_ids(model: &Model) -> std::ops::Range<TensorId> {
+    0..model.catalog.tensors.len() as TensorId
+}
+
+fn merged(model: &Model) -> Vec<Item> {
+    stored_ids(model)
+        .filter_map(|id| Item::raw(model, id))
+        .collect()
+}
+
+/// Ids of the tensors that a float model has, in natural order of their names, each with whether
+/// it is taken as values: stored floats and dequantised weights (values); integers, BOOL and C64
+/// outside decoded layers, and damaged layers (as stored). Nothing fused, stacked or tied. Waits
+/// for facts.
+pub fn float_model(model: &Model) -> Vec<(TensorId, bool)> {
+    let mut out = Vec::new();
+    let decoded = decoded_modules(model);
+    for &id in model.listing() {
+        let Ok(tensor) = model.tensor(id) else {
+            continue;
+        };
+        match &tensor.origin {
+            Origin::Dequantized { .. } => out.push((id, true)),
+            // What says how to quantise a layer's inputs is nothing that a float model has.
+            Origin::Stored { .. }
+                if model.layer_of(id).is_none()
+                    && model.parameters(id) == 0
+                    && model.catalog.tensors[id as usize].numel() > 0
+                    && decoded.contains(module(model.name(id))) => {}
+            Origin::Stored { .. } => out.extend(as_float(model, id).map(|values| (id, values))),
+            Origin::Fused(_) | Origin::Stacked(_) | Origin::Tied(_) => {}
+        }
+    }
+    out
+}
+
+/// The modules whose weights are decoded.
+fn decoded_modules(model: &Model) -> HashSet<&str> {
+    (0..model.layer_count())
+        .filter(|&l| model.layer(l).1.is_ok())
+        .filter_map(|l| model.recognised(l).parts.first())
+        .map(|&anchor| module(model.name(anchor)))
+        .collect()
+}
+
+/// The module that a tensor belongs to: its name without the last component.
+fn module(name: &str) -> &str {
+    name.rsplit_once('.').map_or("", |(module, _)| module)
+}
+
+/// Whether a stored tensor is in a float model (`None`: it is not), and as values or as stored.
+fn as_float(model: &Model, id: TensorId) -> Option<bool> {
+    let stored = &model.catalog.tensors[id as usize];
+    if let Some(layer) = model.layer_of(id) {
+        let (recognised, resolved) = model.layer(layer);
+        return match (resolved, &recognised.target) {
+            (Err(_), _) => Some(false),
+            (Ok(_), Target::Anchor) if recognised.parts.first() == Some(&id) => Some(true),
+            (Ok(_), _) => None,
+        };
+    }
+    let float = stored.dtype.known().is_some_and(|d| {
+        d.is_plain_float() || d.is_f8() || matches!(d, Dtype::F4 | Dtype::F6_E2M3 | Dtype::F6_E3M2)
+    });
+    Some(float)
+}
+
+fn floats(model: &Model) -> Vec<Item> {
+    float_model(model)
+        .into_iter()
+        .filter_map(|(id, values)| match values {
+            true => Item::values(model, id),
+            false => Item::raw(model, id),
+        })
+        .collect()
+}
+
+/// Whether a join takes stored bytes only, of stored tensors.
+fn joins_stored_bytes(model: &Model, join: &crate::model::Join) -> bool {
+    join.of != JoinOf::Values
+        && join
+            .groups
+            .iter()
+            .flatten()
+            .all(|part| model.is_stored(part.id))
+}

@@ -1,0 +1,131 @@
+//! A file assembled of a header and tensors, each at its place, zeros between.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use crate::catalog::MappedSlice;
+use crate::error::{Error, Result};
+use crate::model::{Model, TensorId};
+use crate::view::{SharedView, View};
+
+/// Computed views that are kept between reads. A sequential reader needs one or two; a view may
+/// hold tiles, so keeping all of a large model's would hold gigabytes.
+const KEPT: usize = 4;
+
+/// A tensor at its place in the file.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Piece {
+    pub start: u64,
+    pub len: u64,
+    pub id: TensorId,
+    pub as_values: bool,
+}
+
+/// The file.
+pub(super) struct Assembly {
+    model: Arc<Model>,
+    header: Box<[u8]>,
+    /// By `start`; empty ones left out.
+    pieces: Vec<Piece>,
+    len: u64,
+    recent: Mutex<VecDeque<(usize, SharedView)>>,
+}
+
+impl Assembly {
+    /// `header`, then `pieces` in ascending order, not overlapping, inside `len` bytes in all.
+    pub fn new(model: Arc<Model>, header: Vec<u8>, pieces: Vec<Piece>, len: u64) -> Assembly {
+        Assembly {
+            model,
+            header: header.into(),
+            pieces: pieces.into_iter().filter(|p| p.len > 0).collect(),
+            len,
+            recent: Mutex::new(VecDeque::new()),
+        }
+    }
+
+    /// The last piece that starts at or before `offset`.
+    fn piece_before(&self, offset: u64) -> Option<usize> {
+        self.pieces
+            .partition_point(|p| p.start <= offset)
+            .checked_sub(1)
+    }
+
+    /// The view of a piece that is not simply stored.
+    fn computed(&self, index: usize) -> Result<SharedView> {
+        let mut recent = self.recent.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(i) = recent.iter().position(|(k, _)| *k == index)
+            && let Some(entry) = recent.remove(i)
+        {
+            recent.push_front(entry.clone());
+            return Ok(entry.1);
+        }
+        let piece = &self.pieces[index];
+        let view = match piece.as_values {
+            true => self.model.f32(piece.id)?.ok_or_else(|| {
+                Error::NotFound(format!("'{}' has no values", self.model.name(piece.id)))
+            })?,
+            false => self.model.raw(piece.id)?,
+        };
+        recent.push_front((index, view.clone()));
+        recent.truncate(KEPT);
+        Ok(view)
+    }
+
+    fn is_stored(&self, piece: &Piece) -> bool {
+        self.model.is_stored(piece.id) && !piece.as_values
+    }
+
+    fn read_piece(&self, index: usize, at: u64, buf: &mut [u8]) -> Result<()> {
+        let piece = &self.pieces[index];
+        if self.is_stored(piece) {
+            let tensor = &self.model.catalog.tensors[piece.id as usize];
+            let file = &self.model.catalog.files[tensor.file as usize];
+            return file.read_at(tensor.offset + at, buf);
+        }
+        self.computed(index)?.read_at(at, buf)
+    }
+}
+
+impl View for Assembly {
+    fn len(&self) -> u64 {
+        self.len
+    }
+
+    fn read_at(&self, mut offset: u64, mut buf: &mut [u8]) -> Result<()> {
+        let header_len = self.header.len() as u64;
+        while !buf.is_empty() {
+            let left = buf.len() as u64;
+            let index = self.piece_before(offset);
+            let inside = index.filter(|&i| offset < self.pieces[i].start + self.pieces[i].len);
+            let n = if offset < header_len {
+                let n = left.min(header_len - offset) as usize;
+                buf[..n].copy_from_slice(&self.header[offset as usize..][..n]);
+                n
+            } else if let Some(i) = inside {
+                let at = offset - self.pieces[i].start;
+                let n = left.min(self.pieces[i].len - at) as usize;
+                self.read_piece(i, at, &mut buf[..n])?;
+                n
+            } else {
+                let next = self.pieces.get(index.map_or(0, |i| i + 1));
+                let gap = next.map_or(left, |p| p.start - offset);
+                let n = left.min(gap) as usize;
+                buf[..n].fill(0);
+                n
+            };
+            offset += n as u64;
+            buf = &mut buf[n..];
+        }
+        Ok(())
+    }
+
+    fn mapped(&self, offset: u64, len: usize) -> Option<MappedSlice<'_>> {
+        let piece = &self.pieces[self.piece_before(offset)?];
+        let at = offset - piece.start;
+        if at + len as u64 > piece.len || !self.is_stored(piece) {
+            return None;
+        }
+        let tensor = &self.model.catalog.tensors[piece.id as usize];
+        self.model.catalog.files[tensor.file as usize].slice(tensor.offset + at, len)
+    }
+}

@@ -1,0 +1,79 @@
+//! Exports in the safetensors format: header, then tensors without holes.
+
+use std::sync::Arc;
+
+use serde_json::{Map, Value, json};
+
+use super::{Assembly, Item};
+use crate::model::Model;
+use crate::view::SharedView;
+
+/// Tensor data begins at a multiple of this: a page, so that a mapping of the file is aligned.
+const DATA_ALIGN: usize = 4096;
+/// What tensors are aligned to, as far as a format without holes allows.
+const TENSOR_ALIGN: u64 = 64;
+
+/// The file that holds `items` (in natural order of their names).
+pub(super) fn view(model: Arc<Model>, mut items: Vec<Item>) -> SharedView {
+    // No holes are allowed: so those that keep the next one aligned come first.
+    items.sort_by_key(|i| !i.nbytes.is_multiple_of(TENSOR_ALIGN));
+    let header = header(&model, &items);
+    let mut at = header.len() as u64;
+    let mut pieces = Vec::with_capacity(items.len());
+    for item in &items {
+        pieces.push(item.piece(at));
+        at += item.nbytes;
+    }
+    Arc::new(Assembly::new(model, header, pieces, at))
+}
+
+/// Length field and JSON, padded with spaces.
+fn header(model: &Model, items: &[Item]) -> Vec<u8> {
+    let mut out = vec![0; 8];
+    out.push(b'{');
+    let metadata = metadata(model);
+    if !metadata.is_empty() {
+        out.extend_from_slice(b"\"__metadata__\":");
+        push(&mut out, &Value::Object(metadata));
+    }
+    let mut at = 0u64;
+    for item in items {
+        if out.len() > 9 {
+            out.push(b',');
+        }
+        push(&mut out, &json!(&**model.name(item.id)));
+        out.push(b':');
+        push(
+            &mut out,
+            &json!({
+                "dtype": item.dtype.name(),
+                "shape": item.shape,
+                "data_offsets": [at, at + item.nbytes],
+            }),
+        );
+        at += item.nbytes;
+    }
+    out.push(b'}');
+    out.resize(out.len().next_multiple_of(DATA_ALIGN), b' ');
+    let n = out.len() as u64 - 8;
+    out[..8].copy_from_slice(&n.to_le_bytes());
+    out
+}
+
+/// `__metadata__`: strings only. Of a manifest's other keys what is no string goes as its JSON.
+fn metadata(model: &Model) -> Map<String, Value> {
+    model
+        .catalog
+        .metadata
+        .iter()
+        .map(|(k, v)| match v {
+            Value::String(_) => (k.clone(), v.clone()),
+            other => (k.clone(), Value::String(other.to_string())),
+        })
+        .collect()
+}
+
+fn push(out: &mut Vec<u8>, value: &Value) {
+    // Writing JSON values to a Vec cannot fail.
+    let _ = serde_json::to_writer(out, value);
+}

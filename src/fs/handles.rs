@@ -1,0 +1,54 @@
+//! Open files by handle.
+
+use std::sync::{Arc, PoisonError, RwLock};
+
+use super::OpenFile;
+
+/// A table of open files; handles are positions + 1, and are used again after release.
+#[derive(Default)]
+pub(super) struct Handles(RwLock<Slots>);
+
+#[derive(Default)]
+struct Slots {
+    files: Vec<Option<Arc<OpenFile>>>,
+    free: Vec<usize>,
+}
+
+impl Handles {
+    /// Takes a file in.
+    pub fn insert(&self, file: OpenFile) -> u64 {
+        let file = Some(Arc::new(file));
+        let mut slots = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        let i = match slots.free.pop() {
+            Some(i) => {
+                slots.files[i] = file;
+                i
+            }
+            None => {
+                slots.files.push(file);
+                slots.files.len() - 1
+            }
+        };
+        i as u64 + 1
+    }
+
+    /// The file of a handle.
+    pub fn get(&self, fh: u64) -> Option<Arc<OpenFile>> {
+        let slots = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        let i = usize::try_from(fh.checked_sub(1)?).ok()?;
+        slots.files.get(i)?.clone()
+    }
+
+    /// Lets a file go.
+    pub fn remove(&self, fh: u64) {
+        let mut slots = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        let Some(i) = fh.checked_sub(1).and_then(|i| usize::try_from(i).ok()) else {
+            return;
+        };
+        if let Some(slot) = slots.files.get_mut(i)
+            && slot.take().is_some()
+        {
+            slots.free.push(i);
+        }
+    }
+}

@@ -1,0 +1,254 @@
+//! Mounting: options, the session, its read-ahead, its end.
+
+use std::ffi::CString;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use fuser::{BackgroundSession, Config, MountOption, Session, SessionACL};
+
+use super::FuseFs;
+use crate::error::{Error, Result};
+use crate::fs::Fs;
+use crate::workers::Workers;
+
+/// How to mount.
+#[derive(Debug, Clone)]
+pub struct MountOptions {
+    /// Let other users see the mount (file permissions still count).
+    pub allow_other: bool,
+    /// Request threads. A cold page blocks its thread, so this is sized for disks, not for cores.
+    pub threads: usize,
+}
+
+/// Read-ahead of the mount in KiB, where it may be set: one full request.
+const READ_AHEAD_KB: &str = "1024";
+
+/// A live mount. Dropping it unmounts.
+pub struct Mounted {
+    session: BackgroundSession,
+    mountpoint: PathBuf,
+}
+
+/// Mounts `fs` at `mountpoint`, an existing empty directory, as `fuse.stfs` with the model's path as
+/// its source: always ro, nosuid, nodev, noexec, default_permissions.
+///
+/// # Errors
+/// What the kernel or fusermount3 says, with what to do about it.
+pub fn mount(fs: Arc<Fs>, mountpoint: &Path, options: &MountOptions) -> Result<Mounted> {
+    let mountpoint = std::fs::canonicalize(mountpoint)
+        .map_err(|e| Error::io(format!("mountpoint {}", mountpoint.display()), e))?;
+    check_device()?;
+    let source = fs.layout.model.catalog.model.to_string_lossy().into_owned();
+    let config = config(&source, options);
+    let filesystem = FuseFs::new(fs, Workers::new(options.threads));
+    let session = Session::new(filesystem, &mountpoint, &config)
+        .map_err(|e| explain(e, &mountpoint, options))?;
+    let session = session
+        .spawn()
+        .map_err(|e| Error::io("start the request threads", e))?;
+    raise_read_ahead(&mountpoint);
+    Ok(Mounted {
+        session,
+        mountpoint,
+    })
+}
+
+fn config(source: &str, options: &MountOptions) -> Config {
+    let root = is_root();
+    // fusermount3 splits options at commas; mount(2) takes the source by itself.
+    let source = match root {
+        true => source.to_string(),
+        false => source.replace('\\', "\\\\").replace(',', "\\,"),
+    };
+    let mut config = Config::default();
+    config.mount_options = vec![
+        MountOption::RO,
+        MountOption::NoSuid,
+        MountOption::NoDev,
+        MountOption::NoExec,
+        MountOption::DefaultPermissions,
+        MountOption::FSName(source),
+        // Not MountOption::Subtype: fuser leaves that out when it mounts as root.
+        MountOption::CUSTOM("subtype=stfs".into()),
+    ];
+    config.acl = match options.allow_other {
+        true => SessionACL::All,
+        false => SessionACL::Owner,
+    };
+    config.n_threads = Some(options.threads.max(1));
+    // A queue of its own for each thread; as an ordinary user /dev/fuse may not be opened again.
+    config.clone_fd = std::fs::File::options()
+        .read(true)
+        .write(true)
+        .open("/dev/fuse")
+        .is_ok();
+    config
+}
+
+fn is_root() -> bool {
+    // SAFETY: geteuid has no preconditions and cannot fail.
+    unsafe { libc::geteuid() == 0 }
+}
+
+/// Says what is wrong before fuser does so in fewer words.
+fn check_device() -> Result<()> {
+    let device = Path::new("/dev/fuse");
+    if !device.exists() {
+        return Err(Error::other(
+            libc::ENODEV,
+            "/dev/fuse is missing: load the kernel module ('modprobe fuse'); in a container, run it with '--device /dev/fuse --cap-add SYS_ADMIN'",
+        ));
+    }
+    match std::fs::File::options().read(true).write(true).open(device) {
+        Ok(_) => {}
+        Err(e) if is_root() => {
+            return Err(Error::io(
+                "/dev/fuse cannot be opened, even by root: in a container, run it with '--device /dev/fuse --cap-add SYS_ADMIN'",
+                e,
+            ));
+        }
+        // fusermount3 opens it with the caller's own rights, too.
+        Err(e) => {
+            return Err(Error::io(
+                "/dev/fuse may not be opened by this user: have root run 'chmod 666 /dev/fuse' (what udev does by default), or mount as root",
+                e,
+            ));
+        }
+    }
+    if !is_root() && !has_fusermount() {
+        return Err(Error::other(
+            libc::ENOENT,
+            "fusermount3 is missing, and only root can mount without it: install it ('apt install fuse3', 'dnf install fuse3')",
+        ));
+    }
+    Ok(())
+}
+
+/// Whether fuser will find a fusermount program, where it looks for it.
+fn has_fusermount() -> bool {
+    if let Some(path) = std::env::var_os("FUSERMOUNT_PATH") {
+        return Path::new(&path).exists();
+    }
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path)
+        .chain([PathBuf::from("/bin"), PathBuf::from("/sbin")])
+        .any(|dir| {
+            ["fusermount3", "fusermount"]
+                .iter()
+                .any(|f| dir.join(f).is_file())
+        })
+}
+
+fn explain(e: std::io::Error, mountpoint: &Path, options: &MountOptions) -> Error {
+    let text = e.to_string();
+    let advice = if text.contains("user_allow_other") && options.allow_other {
+        "; --allow-other needs the line 'user_allow_other' in /etc/fuse.conf"
+    } else if matches!(e.raw_os_error(), Some(libc::EPERM | libc::EACCES))
+        || text.contains("ermission")
+        || text.contains("not permitted")
+        || text.contains("EPERM")
+    {
+        "; in a container, mounting needs '--device /dev/fuse --cap-add SYS_ADMIN' (and, under AppArmor, '--security-opt apparmor:unconfined')"
+    } else {
+        ""
+    };
+    Error::other(
+        e.raw_os_error().unwrap_or(libc::EIO),
+        format!("mount at {}: {}{advice}", mountpoint.display(), text.trim()),
+    )
+}
+
+/// The kernel caps read-ahead at 128 KiB for every FUSE mount; root may raise it afterwards. Not
+/// being allowed to is no error: sequential buffered reads are then about a third slower.
+fn raise_read_ahead(mountpoint: &Path) {
+    let Ok(meta) = std::fs::metadata(mountpoint) else {
+        return;
+    };
+    let (major, minor) = (libc::major(meta.dev()), libc::minor(meta.dev()));
+    let path = format!("/sys/class/bdi/{major}:{minor}/read_ahead_kb");
+    if let Err(e) = std::fs::write(&path, READ_AHEAD_KB) {
+        log::debug!("{path}: {e}; read-ahead stays at the kernel's 128 KiB");
+    }
+}
+
+impl Mounted {
+    /// Whether the session has ended (unmounted from outside).
+    pub fn is_finished(&self) -> bool {
+        self.session.guard.is_finished()
+    }
+
+    /// Where it is mounted.
+    pub fn mountpoint(&self) -> &Path {
+        &self.mountpoint
+    }
+
+    /// Waits until it is unmounted from outside.
+    ///
+    /// # Errors
+    /// The session ended with an error.
+    pub fn wait(self) -> Result<()> {
+        self.session
+            .join()
+            .map_err(|e| Error::io("serve the mount", e))
+    }
+
+    /// Unmounts and waits for the session's end. Files that are still open keep a lazy unmount
+    /// from ending the session; then this returns without waiting for them.
+    ///
+    /// # Errors
+    /// Unmounting failed.
+    pub fn unmount(self) -> Result<()> {
+        unmount(&self.mountpoint, true)?;
+        for _ in 0..100 {
+            if self.session.guard.is_finished() {
+                return self.wait();
+            }
+            std::thread::sleep(std::time::Duration::from_millis(10));
+        }
+        // Still open somewhere. The process ends now, and those readers get ENOTCONN.
+        std::mem::forget(self.session);
+        Ok(())
+    }
+}
+
+/// Unmounts whatever is mounted at `mountpoint`: by umount(2) where permitted, else through
+/// fusermount3. `lazy` detaches a busy mount at once.
+///
+/// # Errors
+/// It is busy, not mounted, or not ours to unmount.
+pub fn unmount(mountpoint: &Path, lazy: bool) -> Result<()> {
+    let path = CString::new(mountpoint.as_os_str().as_bytes())
+        .map_err(|_| Error::invalid(mountpoint, "has a NUL in its path"))?;
+    let flags = if lazy { libc::MNT_DETACH } else { 0 };
+    // SAFETY: `path` is a NUL-terminated string that outlives the call.
+    if unsafe { libc::umount2(path.as_ptr(), flags) } == 0 {
+        return Ok(());
+    }
+    let e = std::io::Error::last_os_error();
+    if e.raw_os_error() != Some(libc::EPERM) {
+        return Err(Error::io(format!("unmount {}", mountpoint.display()), e));
+    }
+    let mut command = std::process::Command::new("fusermount3");
+    command.arg("-u");
+    if lazy {
+        command.arg("-z");
+    }
+    let out = command
+        .arg("--")
+        .arg(mountpoint)
+        .output()
+        .map_err(|e| Error::io("run fusermount3 ('apt install fuse3')", e))?;
+    match out.status.success() {
+        true => Ok(()),
+        false => Err(Error::other(
+            libc::EPERM,
+            format!(
+                "unmount {}: {}",
+                mountpoint.display(),
+                String::from_utf8_lossy(&out.stderr).trim()
+            ),
+        )),
+    }
+}

@@ -1,0 +1,105 @@
+//! One piece of device memory in the residency table: what it holds, where, and for whom.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::time::Instant;
+
+use super::Failure;
+use super::target::{FileState, Target, generation};
+
+/// A device, as a caller names it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Selector {
+    /// By the driver's number.
+    Ordinal(i32),
+    /// By uuid.
+    Uuid([u8; 16]),
+}
+
+/// How far an upload has come, shared with the thread that does it.
+#[derive(Debug, Default)]
+pub struct Progress {
+    /// Bytes that have arrived in device memory.
+    pub done: AtomicU64,
+    /// Set to have it stopped.
+    pub cancel: AtomicBool,
+}
+
+/// Where an allocation stands in its life.
+#[derive(Debug, Clone)]
+pub enum Phase {
+    /// On its way.
+    Loading,
+    /// There, with its IPC handle (none where there are no bytes).
+    Resident(Option<[u8; 64]>),
+    /// Did not get there. Kept for those who have not been told.
+    Failed(Failure, Instant),
+}
+
+/// Memory of a device that holds, or is to hold, the bytes of a target.
+pub struct Allocation {
+    /// Its number, never given twice.
+    pub id: u64,
+    /// What it holds.
+    pub target: Target,
+    /// How many bytes are allocated for it.
+    pub alloc_bytes: u64,
+    /// What the source files looked like when the upload began.
+    pub states: Vec<FileState>,
+    /// The same as a number.
+    pub generation: u64,
+    /// The device, as it was asked for.
+    pub selector: Selector,
+    /// The device, once the driver is up.
+    pub device: Option<i32>,
+    /// Where it stands.
+    pub phase: Phase,
+    /// How far it is.
+    pub progress: Arc<Progress>,
+    /// The open files that hold a lease, each with the generation it asked for.
+    pub leases: HashMap<u64, u64>,
+    /// To be freed two seconds after the last lease.
+    pub auto_free: bool,
+    /// Never to be evicted.
+    pub pin: bool,
+    /// When it was last uploaded, joined or let go: larger is later.
+    pub last_used: u64,
+    /// Of a failed one: the open files that have not been told.
+    pub untold: HashSet<u64>,
+    /// Of a failed one: whether someone without a lease has not been told.
+    pub untold_other: bool,
+}
+
+impl Allocation {
+    /// A new one, about to be loaded; [`Table::insert`] numbers it.
+    pub fn new(target: Target, states: Vec<FileState>, selector: Selector) -> Allocation {
+        Allocation {
+            id: 0,
+            alloc_bytes: 0,
+            generation: generation(&states),
+            target,
+            states,
+            selector,
+            device: None,
+            phase: Phase::Loading,
+            progress: Arc::default(),
+            leases: HashMap::new(),
+            auto_free: false,
+            pin: false,
+            last_used: 0,
+            untold: HashSet::new(),
+            untold_other: false,
+        }
+    }
+
+    /// Whether it may be evicted to make room.
+    pub fn evictable(&self) -> bool {
+        matches!(self.phase, Phase::Resident(_)) && self.leases.is_empty() && !self.pin
+    }
+
+    /// Whether the upload failed.
+    pub fn failed(&self) -> bool {
+        matches!(self.phase, Phase::Failed(..))
+    }
+}

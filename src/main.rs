@@ -1,0 +1,52 @@
+//! The `stfs` program: arguments in, exit code out.
+
+use std::process::ExitCode;
+
+use clap::Parser;
+use clap::error::ErrorKind;
+use stfs::cli::Cli;
+use stfs::commands;
+
+fn main() -> ExitCode {
+    let args: Vec<_> = std::env::args_os().collect();
+    let args = match commands::mount::as_mount_helper(&args) {
+        Some(Ok(args)) => args,
+        Some(Err(usage)) => {
+            eprintln!("stfs: {}", stfs::text::printable(&usage));
+            return ExitCode::from(2);
+        }
+        None => args,
+    };
+    let cli = match Cli::try_parse_from(args) {
+        Ok(cli) => cli,
+        Err(e) => {
+            let text = e.to_string();
+            let shown: Vec<_> = text.lines().map(stfs::text::printable).collect();
+            match shown
+                .iter()
+                .all(|l| matches!(l, std::borrow::Cow::Borrowed(_)))
+            {
+                // A closed pipe (stfs --help | head) is no error.
+                true => drop(e.print()),
+                // What was typed may have come from a hostile file name.
+                false => eprintln!("{}", shown.join("\n")),
+            }
+            return match e.kind() {
+                ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => ExitCode::SUCCESS,
+                _ => ExitCode::from(2),
+            };
+        }
+    };
+    let trouble = commands::exit_code_of_trouble(&cli.command);
+    match commands::run(cli.command) {
+        Ok(code) => code,
+        Err(e) if commands::is_closed_pipe(&e) => ExitCode::SUCCESS,
+        Err(e) => {
+            eprintln!("stfs: {}", commands::one_line(&e));
+            match e.downcast_ref::<commands::Usage>() {
+                Some(_) => ExitCode::from(2),
+                None => ExitCode::from(trouble),
+            }
+        }
+    }
+}

@@ -1,0 +1,329 @@
+//! The JSON that the mount and the commands show: `meta.json`, `index.json`, `model.json`.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Map, Value, json};
+
+use crate::model::{Join, Model, Origin, Tensor, TensorId};
+use crate::names::file_name;
+use crate::quant::Target;
+
+/// A tensor's `meta.json`, pretty-printed, with a newline at its end.
+pub fn meta_json(model: &Model, id: TensorId) -> Vec<u8> {
+    let Ok(tensor) = model.tensor(id) else {
+        return Vec::new();
+    };
+    let mut views = Map::new();
+    views.insert(
+        "raw".into(),
+        json!({"dtype": tensor.dtype.name(), "shape": tensor.shape, "nbytes": tensor.nbytes}),
+    );
+    if let Some(values) = &tensor.values {
+        views.insert(
+            "f32".into(),
+            json!({"dtype": "F32", "shape": values.shape, "nbytes": values.numel() * 4, "exact": values.exact}),
+        );
+    }
+    if let Some(npy) = model.npy_kind(id) {
+        let body = match npy.of_values {
+            true => tensor.f32_len().unwrap_or(0),
+            false => tensor.nbytes,
+        };
+        views.insert(
+            "npy".into(),
+            json!({"descr": npy.descr, "shape": npy.shape, "nbytes": npy.len(body)}),
+        );
+    }
+    let mut meta = json!({
+        "name": &**model.name(id),
+        "dtype": tensor.dtype.name(),
+        "shape": tensor.shape,
+        "numel": crate::dtype::numel(&tensor.shape),
+        "nbytes": tensor.nbytes,
+        "views": views,
+        "origin": origin_json(model, id, tensor),
+    });
+    if let Some(q) = quantization_json(model, tensor) {
+        meta["quantization"] = q;
+    }
+    pretty(&meta)
+}
+
+/// The `origin` object of `meta.json`.
+pub fn origin_json(model: &Model, id: TensorId, tensor: &Tensor) -> Value {
+    let kind = tensor.origin.kind();
+    match &tensor.origin {
+        Origin::Stored { .. } => {
+            let stored = &model.catalog.tensors[id as usize];
+            let file = &model.catalog.files[stored.file as usize];
+            json!({"kind": kind, "file": file.name, "offset": stored.offset})
+        }
+        Origin::Fused(join) => {
+            json!({"kind": kind, "axis": join.axis, "parts": parts_json(model, join, false)})
+        }
+        Origin::Stacked(join) => {
+            json!({"kind": kind, "axis": 0, "parts": parts_json(model, join, true)})
+        }
+        Origin::Dequantized { layer } => {
+            let mut origin = json!({"kind": kind});
+            if let (Some(o), Some(Value::Object(q))) =
+                (origin.as_object_mut(), layer_json(model, *layer))
+            {
+                o.extend(q);
+            }
+            origin
+        }
+        Origin::Tied(of) => json!({"kind": kind, "parts": [&**model.name(*of)]}),
+    }
+}
+
+fn parts_json(model: &Model, join: &Join, stacked: bool) -> Vec<Value> {
+    let mut parts = Vec::new();
+    for (index, group) in join.groups.iter().enumerate() {
+        for part in group {
+            let mut p = json!({"name": &**model.name(part.id)});
+            if stacked {
+                p["index"] = json!(index);
+            }
+            if !stacked || group.len() > 1 {
+                p["range"] = json!([part.start, part.end]);
+            }
+            parts.push(p);
+        }
+    }
+    parts
+}
+
+fn layer_json(model: &Model, layer: u32) -> Option<Value> {
+    let (recognised, resolved) = model.layer(layer);
+    let parts: Vec<&str> = recognised.parts.iter().map(|&p| &**model.name(p)).collect();
+    Some(match resolved {
+        Ok(layer) => json!({
+            "method": recognised.method,
+            "bits": layer.bits,
+            "group_size": layer.group_size,
+            "parts": parts,
+        }),
+        Err(why) => json!({"method": recognised.method, "error": why}),
+    })
+}
+
+/// The `quantization` object of a stored tensor's `meta.json`: of a weight whose `f32` is
+/// dequantised, and of the anchor of any layer that should have values and has none.
+fn quantization_json(model: &Model, tensor: &Tensor) -> Option<Value> {
+    let Origin::Stored { layer: Some(layer) } = tensor.origin else {
+        return None;
+    };
+    let (recognised, resolved) = model.layer(layer);
+    (recognised.target == Target::Anchor || resolved.is_err())
+        .then(|| layer_json(model, layer))
+        .flatten()
+}
+
+/// `index.json`: every name in `tensors/`. Waits for facts.
+pub fn index_json(model: &Model) -> Vec<u8> {
+    // Written by hand, entry by entry: at 100,000 tensors a tree of values would take ten times
+    // the memory of the text.
+    let mut out = b"{".to_vec();
+    for (i, &id) in model.listing().iter().enumerate() {
+        let Ok(tensor) = model.tensor(id) else {
+            continue;
+        };
+        out.extend_from_slice(if i == 0 { b"\n" } else { b",\n" });
+        let name = &**model.name(id);
+        push_json(&mut out, &name);
+        out.extend_from_slice(b": ");
+        push_json(&mut out, &index_entry(name, tensor));
+    }
+    out.extend_from_slice(b"\n}\n");
+    out
+}
+
+/// One tensor's object in `index.json`.
+pub fn index_entry(name: &str, tensor: &Tensor) -> Value {
+    json!({
+        "dtype": tensor.dtype.name(),
+        "shape": tensor.shape,
+        "nbytes": tensor.nbytes,
+        "origin": tensor.origin.kind(),
+        "path": format!("tensors/{}", file_name(name)),
+    })
+}
+
+fn push_json(out: &mut Vec<u8>, value: &impl serde::Serialize) {
+    // Writing to a Vec cannot fail, and every value here has string keys.
+    let _ = serde_json::to_writer(out, value);
+}
+
+/// What is said of a model as a whole, of its stored tensors only.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Summary {
+    /// Stored tensors.
+    pub tensors: u64,
+    /// Weights: packed words count what they pack, scales and indexes nothing.
+    pub parameters: u64,
+    /// Bytes of tensor data.
+    pub bytes: u64,
+    /// dtype → (tensors, bytes).
+    pub dtypes: BTreeMap<String, (u64, u64)>,
+}
+
+impl Summary {
+    /// Counts.
+    pub fn of(model: &Model) -> Summary {
+        let mut s = Summary {
+            tensors: model.catalog.tensors.len() as u64,
+            parameters: 0,
+            bytes: 0,
+            dtypes: BTreeMap::new(),
+        };
+        for (id, t) in model.catalog.tensors.iter().enumerate() {
+            s.parameters = s.parameters.saturating_add(model.parameters(id as u32));
+            s.bytes += t.nbytes;
+            let d = s.dtypes.entry(t.dtype.name().to_string()).or_default();
+            d.0 += 1;
+            d.1 += t.nbytes;
+        }
+        s
+    }
+
+    /// The dtype that most of the bytes have.
+    pub fn main_dtype(&self) -> Option<&str> {
+        self.dtypes
+            .iter()
+            .max_by_key(|(_, (_, bytes))| *bytes)
+            .map(|(name, _)| name.as_str())
+    }
+}
+
+/// `model.json`. Waits for facts.
+pub fn model_json(model: &Model) -> Vec<u8> {
+    let s = Summary::of(model);
+    let files: Vec<Value> = model
+        .catalog
+        .files
+        .iter()
+        .map(|f| json!({"name": f.name, "bytes": f.len()}))
+        .collect();
+    let dtypes: Map<String, Value> = s
+        .dtypes
+        .iter()
+        .map(|(name, (tensors, bytes))| (name.clone(), json!({"tensors": tensors, "bytes": bytes})))
+        .collect();
+    let value = json!({
+        "format": model.catalog.format.name(),
+        "files": files,
+        "tensors": s.tensors,
+        "parameters": s.parameters,
+        "bytes": s.bytes,
+        "dtypes": dtypes,
+        "quantization": model_quantization(model),
+        "metadata": model.catalog.metadata,
+    });
+    pretty(&value)
+}
+
+/// What most of the quantised layers are; `null` for a model that has none.
+fn model_quantization(model: &Model) -> Value {
+    let mut counts: BTreeMap<(&str, Option<u32>, Option<u64>), u32> = BTreeMap::new();
+    for i in 0..model.layer_count() {
+        let (recognised, layer) = model.layer(i);
+        let layer = layer.ok();
+        let key = (
+            recognised.method,
+            layer.map(|l| l.bits),
+            layer.and_then(|l| l.group_size),
+        );
+        *counts.entry(key).or_default() += 1;
+    }
+    // Layers that can be decoded speak for the model before damaged ones.
+    counts
+        .iter()
+        .max_by_key(|((_, bits, _), n)| (bits.is_some(), **n))
+        .map_or(Value::Null, |((method, bits, group), _)| {
+            json!({"method": method, "bits": bits, "group_size": group})
+        })
+}
+
+/// JSON for people: objects over several lines, small flat objects and arrays on one.
+pub fn pretty(value: &Value) -> Vec<u8> {
+    let mut out = Vec::new();
+    write_pretty(value, 0, &mut out);
+    out.push(b'\n');
+    out
+}
+
+/// As long as a flat object or array may be to stand on one line, in bytes.
+const ONE_LINE: usize = 160;
+
+fn write_pretty(value: &Value, indent: usize, out: &mut Vec<u8>) {
+    let nested = |v: &Value| {
+        v.as_array()
+            .is_some_and(|a| a.iter().any(|x| !is_scalar(x)))
+            || v.is_object()
+    };
+    let mut line = Vec::new();
+    push_json(&mut line, value);
+    let (open, close, items): (u8, u8, Vec<(Option<&String>, &Value)>) = match value {
+        Value::Object(m) if indent == 0 || m.values().any(nested) || line.len() > ONE_LINE => {
+            (b'{', b'}', m.iter().map(|(k, v)| (Some(k), v)).collect())
+        }
+        Value::Array(a) if a.iter().any(|x| !is_scalar(x)) || line.len() > ONE_LINE => {
+            (b'[', b']', a.iter().map(|v| (None, v)).collect())
+        }
+        _ => return write_one_line(value, out),
+    };
+    out.push(open);
+    for (i, (key, item)) in items.iter().enumerate() {
+        out.extend_from_slice(if i == 0 { b"\n" } else { b",\n" });
+        out.resize(out.len() + 2 * (indent + 1), b' ');
+        if let Some(key) = key {
+            push_json(out, key);
+            out.extend_from_slice(b": ");
+        }
+        write_pretty(item, indent + 1, out);
+    }
+    if !items.is_empty() {
+        out.push(b'\n');
+        out.resize(out.len() + 2 * indent, b' ');
+    }
+    out.push(close);
+}
+
+fn is_scalar(v: &Value) -> bool {
+    !v.is_array() && !v.is_object()
+}
+
+/// With a blank after each colon and comma.
+fn write_one_line(value: &Value, out: &mut Vec<u8>) {
+    let (open, close) = match value {
+        Value::Object(_) => (b'{', b'}'),
+        Value::Array(_) => (b'[', b']'),
+        scalar => return push_json(out, scalar),
+    };
+    out.push(open);
+    let mut first = true;
+    let mut comma = |out: &mut Vec<u8>| {
+        if !std::mem::take(&mut first) {
+            out.extend_from_slice(b", ");
+        }
+    };
+    match value {
+        Value::Object(m) => {
+            for (k, v) in m {
+                comma(out);
+                push_json(out, k);
+                out.extend_from_slice(b": ");
+                write_one_line(v, out);
+            }
+        }
+        Value::Array(a) => {
+            for v in a {
+                comma(out);
+                write_one_line(v, out);
+            }
+        }
+        _ => {}
+    }
+    out.push(close);
+}

@@ -1,0 +1,445 @@
+//! The one engine that joins: whether parts fit, along which axis, as stored bytes or as values.
+
+use super::rules::FusedRule;
+use super::{Join, JoinOf, Model, Origin, Part, Tensor, TensorId, Values, f32_bytes};
+use crate::dtype::{Dtype, ElementType, numel};
+use crate::quant::{self, Component, Layer, Target};
+
+type Reason = String;
+
+/// How a part of a fusion counts.
+enum Class<'a> {
+    /// A tensor that belongs to no quantised layer.
+    Plain,
+    /// A component of a layer that can be decoded.
+    Component(&'a Layer, &'a Component),
+    /// The weight of a layer whose stored words do not join, but which has values.
+    Values,
+}
+
+/// What a group's parts (one expert's, or the whole fusion's) become.
+struct Joined {
+    shape: Vec<u64>,
+    parts: Vec<Part>,
+}
+
+impl Model {
+    /// `P.<fused>.S`.
+    pub(super) fn fused(
+        &self,
+        rule: &FusedRule,
+        prefix: &str,
+        suffix: &str,
+    ) -> Result<Tensor, Reason> {
+        let ids = self.part_ids(prefix, rule.parts, suffix)?;
+        self.join(vec![ids], suffix, false)
+    }
+
+    /// `P.experts.<stacked>[.S]`, P with `experts.` in `prefix`.
+    pub(super) fn stacked(
+        &self,
+        parts: &[&str],
+        prefix: &str,
+        suffix: &str,
+        experts: u32,
+    ) -> Result<Tensor, Reason> {
+        let groups = (0..experts)
+            .map(|e| self.part_ids(&format!("{prefix}{e}."), parts, suffix))
+            .collect::<Result<Vec<_>, _>>()?;
+        self.join(groups, suffix, true)
+    }
+
+    fn part_ids(
+        &self,
+        prefix: &str,
+        parts: &[&str],
+        suffix: &str,
+    ) -> Result<Vec<TensorId>, Reason> {
+        parts
+            .iter()
+            .map(|part| {
+                let name = format!("{prefix}{part}.{suffix}");
+                let id = self
+                    .id(&name)
+                    .ok_or_else(|| format!("needs '{name}', which the model does not have"))?;
+                match self.tensor(id) {
+                    Ok(_) => Ok(id),
+                    Err(why) => Err(format!("needs '{name}': {why}")),
+                }
+            })
+            .collect()
+    }
+
+    fn join(
+        &self,
+        groups: Vec<Vec<TensorId>>,
+        suffix: &str,
+        stacked: bool,
+    ) -> Result<Tensor, Reason> {
+        let all: Vec<TensorId> = groups.iter().flatten().copied().collect();
+        let classes = all
+            .iter()
+            .map(|&id| self.classify(id, suffix))
+            .collect::<Result<Vec<_>, _>>()?;
+        if classes.iter().all(|c| matches!(c, Class::Plain)) {
+            return self.join_plain(&groups, suffix, stacked);
+        }
+        if let Some(plain) = classes.iter().position(|c| matches!(c, Class::Plain)) {
+            return Err(format!(
+                "'{}' is stored as plain numbers, other parts belong to a quantised layer: they do not join",
+                self.name(all[plain])
+            ));
+        }
+        let words = self.words_join(&groups, &classes, suffix, stacked);
+        match words {
+            Ok(tensor) => Ok(tensor),
+            // The weight exists all the same, as values; its scales do not.
+            Err(why) if suffix == "weight" => {
+                let mut tensor = self.join_values(&groups, stacked)?;
+                tensor.remark = (!why.is_empty())
+                    .then(|| format!("is F32 values, without stored words and scales: {why}"));
+                Ok(tensor)
+            }
+            Err(why) => Err(why),
+        }
+    }
+
+    /// What a part is, or why nothing can be made of it.
+    fn classify(&self, id: TensorId, suffix: &str) -> Result<Class<'_>, Reason> {
+        if !self.is_stored(id) {
+            return Ok(Class::Values);
+        }
+        let Some(index) = self.layer_of(id) else {
+            return Ok(Class::Plain);
+        };
+        let (recognised, layer) = self.layer(index);
+        let layer = layer.map_err(|why| {
+            format!(
+                "'{}' belongs to a layer that cannot be decoded: {why}",
+                self.name(id)
+            )
+        })?;
+        if let Some(component) = layer
+            .components
+            .iter()
+            .find(|c| c.tensor == id && c.suffix == suffix)
+        {
+            return Ok(Class::Component(layer, component));
+        }
+        let is_weight =
+            recognised.target == Target::Anchor && recognised.parts.first() == Some(&id);
+        match is_weight {
+            true => Ok(Class::Values),
+            false => Err(format!(
+                "'{}' of a {} layer does not join",
+                self.name(id),
+                recognised.method
+            )),
+        }
+    }
+
+    fn join_plain(
+        &self,
+        groups: &[Vec<TensorId>],
+        suffix: &str,
+        stacked: bool,
+    ) -> Result<Tensor, Reason> {
+        let rank = self.shape(groups[0][0]).len();
+        let axis = match suffix {
+            "weight" if rank >= 2 => rank - 2,
+            "weight" | "bias" if rank >= 1 => rank - 1,
+            "weight" | "bias" => return Err("scalars do not join".into()),
+            _ => {
+                return Err(format!(
+                    "'{suffix}' joins only as part of a quantised layer that stfs can decode"
+                ));
+            }
+        };
+        self.join_stored(groups, axis, JoinOf::Raw, stacked)
+    }
+
+    /// Joins stored words, scales or zero points, if all of the layers' components join.
+    fn words_join(
+        &self,
+        groups: &[Vec<TensorId>],
+        classes: &[Class<'_>],
+        suffix: &str,
+        stacked: bool,
+    ) -> Result<Tensor, Reason> {
+        let mut layers = Vec::with_capacity(classes.len());
+        for class in classes {
+            match class {
+                Class::Component(layer, component) => layers.push((*layer, *component)),
+                // Dequantised weights have no words of that name; there is nothing to remark on.
+                _ => return Err(String::new()),
+            }
+        }
+        let (first, component) = layers[0];
+        let per_group = groups[0].len();
+        for (layer, _) in &layers {
+            if layer.compatible != first.compatible {
+                return Err(format!(
+                    "parts are stored differently ({} and {})",
+                    first.compatible, layer.compatible
+                ));
+            }
+        }
+        // Together or not at all: every component of the layers must join, not just this one.
+        for c in &first.components {
+            let mut same = Vec::with_capacity(layers.len());
+            for (i, (layer, _)) in layers.iter().enumerate() {
+                let other = layer
+                    .components
+                    .iter()
+                    .find(|o| o.suffix == c.suffix)
+                    .ok_or_else(|| format!("one part has no {}", c.suffix))?;
+                if let quant::Join::Never(why) = other.join {
+                    return Err(why.to_string());
+                }
+                if other.join != c.join {
+                    return Err(format!("{} of the parts is stored differently", c.suffix));
+                }
+                if !other.whole && (i + 1) % per_group != 0 {
+                    return Err(format!(
+                        "'{}' does not end at a whole block, so another part cannot follow it",
+                        self.name(other.tensor)
+                    ));
+                }
+                same.push(other.tensor);
+            }
+            let grouped: Vec<Vec<TensorId>> = same.chunks(per_group).map(<[_]>::to_vec).collect();
+            self.component_join(&grouped, c.join, stacked)?;
+        }
+        let _ = suffix;
+        let mut tensor = self.component_join(groups, component.join, stacked)?;
+        if let Some(values) = self.joined_values(groups, stacked, component) {
+            tensor.values = Some(values?);
+        }
+        Ok(tensor)
+    }
+
+    /// The values of joined words, where the words carry the float weight's own name.
+    fn joined_values(
+        &self,
+        groups: &[Vec<TensorId>],
+        stacked: bool,
+        component: &Component,
+    ) -> Option<Result<Values, Reason>> {
+        let layer = self.layer_of(component.tensor)?;
+        let (recognised, _) = self.layer(layer);
+        let is_weight = recognised.target == Target::Anchor
+            && recognised.parts.first() == Some(&component.tensor);
+        is_weight.then(|| {
+            let values = self.join_values(groups, stacked)?;
+            values
+                .values
+                .ok_or_else(|| "the parts have no values".into())
+        })
+    }
+
+    fn component_join(
+        &self,
+        groups: &[Vec<TensorId>],
+        join: quant::Join,
+        stacked: bool,
+    ) -> Result<Tensor, Reason> {
+        let rank = self.shape(groups[0][0]).len();
+        match join {
+            quant::Join::Rows if rank >= 2 => {
+                self.join_stored(groups, rank - 2, JoinOf::Raw, stacked)
+            }
+            quant::Join::Rows | quant::Join::Columns if rank >= 1 => {
+                self.join_stored(groups, rank - 1, JoinOf::Raw, stacked)
+            }
+            quant::Join::First if rank >= 1 => self.join_stored(groups, 0, JoinOf::Raw, stacked),
+            quant::Join::Same => self.join_stored(groups, 0, JoinOf::Same, stacked),
+            quant::Join::Never(why) => Err(why.to_string()),
+            _ => Err("scalar scales do not join".into()),
+        }
+    }
+
+    /// Joins the stored bytes of parts whose dtypes and other dimensions agree.
+    fn join_stored(
+        &self,
+        groups: &[Vec<TensorId>],
+        axis: usize,
+        of: JoinOf,
+        stacked: bool,
+    ) -> Result<Tensor, Reason> {
+        let first = self.tensor(groups[0][0])?;
+        let dtype = &first.dtype;
+        for &id in groups.iter().flatten() {
+            let other = &self.tensor(id)?.dtype;
+            if other != dtype {
+                return Err(format!(
+                    "dtypes differ: '{}' is {dtype}, '{}' is {other}",
+                    self.name(groups[0][0]),
+                    self.name(id)
+                ));
+            }
+        }
+        let joined = self.join_shapes(groups, axis, of)?;
+        self.whole_rows(groups, dtype, axis)?;
+        let shape = stack_shape(&joined, stacked);
+        let known = dtype.known();
+        let nbytes = match known {
+            Some(d) => numel(&shape).and_then(|n| d.bytes(n)),
+            None => return Err(format!("stfs does not know dtype {dtype}")),
+        };
+        let nbytes = nbytes.ok_or_else(|| format!("{shape:?} would overflow 64 bits"))?;
+        let values = known.filter(|d| d.has_f32()).map(|d| Values {
+            shape: shape.clone().into(),
+            exact: d.exact_in_f32(),
+        });
+        Ok(Tensor {
+            dtype: dtype.clone(),
+            shape: shape.into(),
+            nbytes,
+            values,
+            origin: origin(joined, axis, of, stacked),
+            remark: None,
+        })
+    }
+
+    /// Joins the parts' values, as F32.
+    fn join_values(&self, groups: &[Vec<TensorId>], stacked: bool) -> Result<Tensor, Reason> {
+        let mut exact = true;
+        for &id in groups.iter().flatten() {
+            match &self.tensor(id)?.values {
+                Some(v) => exact &= v.exact,
+                None => return Err(format!("'{}' has no values", self.name(id))),
+            }
+        }
+        let rank = self.values_shape(groups[0][0]).len();
+        let axis = match rank {
+            0 => return Err("scalars do not join".into()),
+            1 => 0,
+            _ => rank - 2,
+        };
+        let joined = self.join_shapes(groups, axis, JoinOf::Values)?;
+        let shape = stack_shape(&joined, stacked);
+        Ok(Tensor {
+            dtype: ElementType::Known(Dtype::F32),
+            nbytes: f32_bytes(&shape)?,
+            values: Some(Values {
+                shape: shape.clone().into(),
+                exact,
+            }),
+            shape: shape.into(),
+            origin: origin(joined, axis, JoinOf::Values, stacked),
+            remark: None,
+        })
+    }
+
+    /// The joined shape of every group; all groups must come out alike.
+    fn join_shapes(
+        &self,
+        groups: &[Vec<TensorId>],
+        axis: usize,
+        of: JoinOf,
+    ) -> Result<Vec<Joined>, Reason> {
+        let shape_of = |id| match of {
+            JoinOf::Values => self.values_shape(id),
+            _ => self.shape(id),
+        };
+        let first_id = groups[0][0];
+        let first = shape_of(first_id);
+        let mut out: Vec<Joined> = Vec::with_capacity(groups.len());
+        for ids in groups {
+            let mut parts = Vec::with_capacity(ids.len());
+            let mut at = 0u64;
+            for &id in ids {
+                let shape = shape_of(id);
+                let fits = shape.len() == first.len()
+                    && (0..shape.len())
+                        .all(|d| shape[d] == first[d] || (d == axis && of != JoinOf::Same));
+                if !fits {
+                    return Err(format!(
+                        "shapes do not fit along axis {axis}: '{}' is {first:?}, '{}' is {shape:?}",
+                        self.name(first_id),
+                        self.name(id)
+                    ));
+                }
+                let rows = shape.get(axis).copied().unwrap_or(1);
+                let end = match of {
+                    JoinOf::Same => rows,
+                    _ => at
+                        .checked_add(rows)
+                        .ok_or("the joined shape would overflow")?,
+                };
+                let start = if of == JoinOf::Same { 0 } else { at };
+                parts.push(Part { id, start, end });
+                at = end;
+            }
+            let mut shape = first.to_vec();
+            if let Some(d) = shape.get_mut(axis) {
+                *d = at;
+            }
+            if let Some(one) = out.first()
+                && one.shape != shape
+            {
+                return Err(format!(
+                    "experts differ: '{}' makes {:?}, '{}' makes {shape:?}",
+                    self.name(first_id),
+                    one.shape,
+                    self.name(ids[0])
+                ));
+            }
+            out.push(Joined { shape, parts });
+        }
+        Ok(out)
+    }
+
+    /// A row of every part must be whole bytes, or parts cannot stand side by side (F4, F6).
+    fn whole_rows(
+        &self,
+        groups: &[Vec<TensorId>],
+        dtype: &ElementType,
+        axis: usize,
+    ) -> Result<(), Reason> {
+        let Some(d) = dtype.known().filter(|d| d.bits() % 8 != 0) else {
+            return Ok(());
+        };
+        for &id in groups.iter().flatten() {
+            let row = numel(&self.shape(id)[axis..]).and_then(|n| d.bytes(n));
+            if row.is_none() {
+                return Err(format!(
+                    "a row of '{}' is no whole number of bytes in {d}",
+                    self.name(id)
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    fn shape(&self, id: TensorId) -> &[u64] {
+        self.tensor(id).map_or(&[], |t| &t.shape)
+    }
+
+    fn values_shape(&self, id: TensorId) -> &[u64] {
+        self.tensor(id)
+            .ok()
+            .and_then(|t| t.values.as_ref())
+            .map_or(&[], |v| &v.shape)
+    }
+}
+
+fn stack_shape(joined: &[Joined], stacked: bool) -> Vec<u64> {
+    let mut shape = joined.first().map(|j| j.shape.clone()).unwrap_or_default();
+    if stacked {
+        shape.insert(0, joined.len() as u64);
+    }
+    shape
+}
+
+fn origin(joined: Vec<Joined>, axis: usize, of: JoinOf, stacked: bool) -> Origin {
+    let join = Join {
+        groups: joined.into_iter().map(|j| j.parts).collect(),
+        axis,
+        of,
+    };
+    match stacked {
+        true => Origin::Stacked(join),
+        false => Origin::Fused(join),
+    }
+}

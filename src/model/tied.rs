@@ -1,0 +1,83 @@
+//! The tied output head: `lm_head.weight` as a second name of the input embedding.
+
+use std::sync::Arc;
+
+use serde_json::Value;
+
+use super::rules::{CAUSAL, EMBEDDINGS, HEADS};
+use crate::catalog::Catalog;
+
+/// The embedding that `lm_head.weight` stands for, or why it stands for none. `None`: nobody would
+/// look for a head (there is no embedding either, or a head is stored).
+pub(super) fn candidate(
+    catalog: &Catalog,
+    dequantized: &[Arc<str>],
+) -> Option<Result<Arc<str>, String>> {
+    let names = || {
+        catalog
+            .tensors
+            .iter()
+            .map(|t| &t.name)
+            .chain(dequantized)
+            .chain(&catalog.absent)
+    };
+    if names().any(|n| is_head(n)) {
+        return None;
+    }
+    let embeddings: Vec<&Arc<str>> = names().filter(|n| is_embedding(n)).collect();
+    let one = match embeddings.as_slice() {
+        [] => return None,
+        [one] => Ok((*one).clone()),
+        several => Err(format!(
+            "which embedding it would be tied to is not clear: {}",
+            several.iter().map(|s| &***s).collect::<Vec<_>>().join(", ")
+        )),
+    };
+    Some(tying(catalog).and(one))
+}
+
+fn is_embedding(name: &str) -> bool {
+    EMBEDDINGS.iter().any(|e| {
+        name.strip_suffix(e)
+            .is_some_and(|rest| rest.is_empty() || rest.ends_with('.'))
+    })
+}
+
+fn is_head(name: &str) -> bool {
+    name.rsplit_once('.').is_some_and(|(module, _)| {
+        let last = module.rsplit('.').next().unwrap_or(module);
+        // `output` is a head only at the top (Meta's own checkpoints); BERT has it in every layer.
+        HEADS.contains(&last) && (last != "output" || module == "output")
+    })
+}
+
+/// Whether the configs say that the head is tied.
+fn tying(catalog: &Catalog) -> Result<(), String> {
+    if catalog.lone_file {
+        return Err("a lone shard was opened: its head may be in another".into());
+    }
+    let configs = &catalog.configs;
+    if configs.config.is_none() {
+        return Err("no config.json says whether the head is tied to the embedding".into());
+    }
+    match configs.root_or_text("tie_word_embeddings") {
+        Some(Value::Bool(true)) => Ok(()),
+        Some(Value::Bool(false)) => {
+            Err("config.json says tie_word_embeddings: false, and no head is stored".into())
+        }
+        _ => {
+            let causal = configs
+                .root_or_text("architectures")
+                .and_then(Value::as_array)
+                .is_some_and(|all| {
+                    all.iter()
+                        .filter_map(Value::as_str)
+                        .any(|a| CAUSAL.iter().any(|c| a.contains(c)))
+                });
+            causal.then_some(()).ok_or_else(|| {
+                "config.json neither says tie_word_embeddings nor names a causal language model"
+                    .into()
+            })
+        }
+    }
+}

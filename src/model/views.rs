@@ -1,0 +1,268 @@
+//! From what a tensor is to the views that show it.
+
+use std::sync::Arc;
+
+use super::same::Same;
+use super::{Join, JoinOf, Model, Origin, Part, Tensor, TensorId};
+use crate::error::{Error, Result};
+use crate::quant::Target;
+use crate::view::{Cast, Concat, Npy, SharedView, StoredBytes, npy_header};
+
+/// A tensor's `.npy`: NumPy's dtype and shape, and whether the array is `raw` or `f32`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NpyKind {
+    /// NumPy's `descr`, such as `<f4`.
+    pub descr: &'static str,
+    /// Shape of the array.
+    pub shape: Box<[u64]>,
+    /// Whether it holds the values rather than the stored bytes.
+    pub of_values: bool,
+}
+
+impl NpyKind {
+    /// Length of the file in bytes, for an array of `body` bytes.
+    pub fn len(&self, body: u64) -> u64 {
+        npy_header(self.descr, &self.shape).len() as u64 + body
+    }
+
+    /// Never: a header alone is 64 bytes.
+    pub fn is_empty(&self) -> bool {
+        false
+    }
+}
+
+impl Tensor {
+    /// Length of `f32` in bytes, if there is one.
+    pub fn f32_len(&self) -> Option<u64> {
+        self.values.as_ref().map(|v| v.numel() * 4)
+    }
+}
+
+impl Model {
+    fn described(&self, id: TensorId) -> Result<&Arc<Tensor>> {
+        self.tensor(id)
+            .map_err(|why| Error::NotFound(format!("no tensor '{}': {why}", self.name(id))))
+    }
+
+    /// Whether a tensor's values come from a quantised layer, under the stored tensor's own name.
+    fn decoded_layer(&self, tensor: &Tensor) -> Option<u32> {
+        match tensor.origin {
+            Origin::Stored { layer: Some(l) } if self.recognised(l).target == Target::Anchor => {
+                Some(l)
+            }
+            _ => None,
+        }
+    }
+
+    /// Whether the `f32` of a tensor is made of dequantised values rather than of its own bytes.
+    pub fn is_dequantized(&self, id: TensorId) -> bool {
+        let Ok(tensor) = self.tensor(id) else {
+            return false;
+        };
+        match &tensor.origin {
+            Origin::Stored { .. } => self.decoded_layer(tensor).is_some(),
+            Origin::Dequantized { .. } => true,
+            Origin::Fused(j) | Origin::Stacked(j) => {
+                j.of == JoinOf::Values
+                    || j.groups
+                        .iter()
+                        .flatten()
+                        .next()
+                        .is_some_and(|p| self.is_dequantized(p.id))
+            }
+            Origin::Tied(of) => self.is_dequantized(*of),
+        }
+    }
+
+    /// What the tensor's `.npy` is, if it has one: NumPy's own dtype where it has it, else (and for
+    /// quantised weights) binary32 values.
+    pub fn npy_kind(&self, id: TensorId) -> Option<NpyKind> {
+        let tensor = self.tensor(id).ok()?;
+        let native = tensor.dtype.known().and_then(|d| d.npy_descr());
+        match (&tensor.values, native) {
+            (Some(v), _) if self.is_dequantized(id) => Some(values_kind(&v.shape)),
+            (_, Some(descr)) => Some(NpyKind {
+                descr,
+                shape: tensor.shape.clone(),
+                of_values: false,
+            }),
+            (Some(v), None) => Some(values_kind(&v.shape)),
+            (None, None) => None,
+        }
+    }
+
+    /// The stored bytes, or what stands for them (synthetic tensors).
+    ///
+    /// # Errors
+    /// There is no such tensor, or a layer's kernel cannot be set up.
+    pub fn raw(&self, id: TensorId) -> Result<SharedView> {
+        let tensor = self.described(id)?;
+        match &tensor.origin {
+            Origin::Stored { .. } => {
+                let stored = &self.catalog.tensors[id as usize];
+                Ok(Arc::new(StoredBytes(self.catalog.extent(stored))))
+            }
+            Origin::Dequantized { layer } => self.layer_values(*layer),
+            Origin::Fused(join) | Origin::Stacked(join) => self.joined(id, join, join.of),
+            Origin::Tied(of) => self.raw(*of),
+        }
+    }
+
+    /// The values as binary32, if the tensor has any.
+    ///
+    /// # Errors
+    /// As [`Model::raw`].
+    pub fn f32(&self, id: TensorId) -> Result<Option<SharedView>> {
+        let tensor = self.described(id)?;
+        if tensor.values.is_none() {
+            return Ok(None);
+        }
+        match &tensor.origin {
+            Origin::Stored { .. } if let Some(layer) = self.decoded_layer(tensor) => {
+                return self.layer_values(layer).map(Some);
+            }
+            Origin::Fused(join) | Origin::Stacked(join)
+                if join.of == JoinOf::Raw && self.is_dequantized(id) =>
+            {
+                return self.joined(id, join, JoinOf::Values).map(Some);
+            }
+            Origin::Tied(of) => return self.f32(*of),
+            _ => {}
+        }
+        let raw = self.raw(id)?;
+        Ok(tensor.dtype.known().and_then(|d| Cast::view(raw, d)))
+    }
+
+    /// The `.npy` file, if the tensor has one.
+    ///
+    /// # Errors
+    /// As [`Model::raw`].
+    pub fn npy(&self, id: TensorId) -> Result<Option<SharedView>> {
+        let Some(kind) = self.npy_kind(id) else {
+            return Ok(None);
+        };
+        let body = match kind.of_values {
+            true => self.f32(id)?,
+            false => Some(self.raw(id)?),
+        };
+        Ok(body.map(|b| Arc::new(Npy::new(kind.descr, &kind.shape, b)) as SharedView))
+    }
+
+    fn layer_values(&self, layer: u32) -> Result<SharedView> {
+        let (recognised, resolved) = self.layer(layer);
+        let layer = resolved.map_err(|why| Error::NotFound(why.to_string()))?;
+        layer.kernel.view(&recognised.raw_parts(&self.catalog))
+    }
+
+    /// The bytes of a join: parts within each group, then the groups one after another.
+    fn joined(&self, id: TensorId, join: &Join, of: JoinOf) -> Result<SharedView> {
+        let mut groups = Vec::with_capacity(join.groups.len());
+        for parts in &join.groups {
+            let mut views = Vec::with_capacity(parts.len());
+            for part in parts {
+                views.push(match of {
+                    JoinOf::Values => self.part_values(part)?,
+                    JoinOf::Raw | JoinOf::Same => self.raw(part.id)?,
+                });
+            }
+            groups.push(self.group(id, join, of, parts, views)?);
+        }
+        Ok(match groups.len() {
+            1 => groups.remove(0),
+            _ => Arc::new(Concat::new(groups, 1)),
+        })
+    }
+
+    fn group(
+        &self,
+        id: TensorId,
+        join: &Join,
+        of: JoinOf,
+        parts: &[Part],
+        mut views: Vec<SharedView>,
+    ) -> Result<SharedView> {
+        if of == JoinOf::Same {
+            return Ok(Arc::new(Same::new(self.name(id).to_string(), views)));
+        }
+        if views.len() == 1 {
+            return Ok(views.remove(0));
+        }
+        // All parts have the same dimensions before the axis; the first part's tell how many.
+        let outer = match parts.first() {
+            Some(p) => {
+                let t = self.described(p.id)?;
+                let shape = match (of, &t.values) {
+                    (JoinOf::Values, Some(v)) => &v.shape,
+                    _ => &t.shape,
+                };
+                shape.iter().take(join.axis).product()
+            }
+            None => 1,
+        };
+        Ok(Arc::new(Concat::new(views, outer)))
+    }
+
+    fn part_values(&self, part: &Part) -> Result<SharedView> {
+        self.f32(part.id)?
+            .ok_or_else(|| Error::NotFound(format!("'{}' has no values", self.name(part.id))))
+    }
+}
+
+fn values_kind(shape: &[u64]) -> NpyKind {
+    NpyKind {
+        descr: "<f4",
+        shape: shape.into(),
+        of_values: true,
+    }
+}
+
+/// Last components of names that hold what describes weights, not weights: in a quantised model
+/// they count for no parameters, whichever layer they belong to.
+const NOT_PARAMETERS: &[&str] = &[
+    "scales",
+    "qzeros",
+    "g_idx",
+    "weight_scale",
+    "weight_scale_2",
+    "weight_scale_inv",
+    "weight_zero_point",
+    "weight_shape",
+    "weight_g_idx",
+    "weight_global_scale",
+    "input_scale",
+    "input_global_scale",
+    "input_zero_point",
+    "output_scale",
+    "activation_scale",
+    "k_scale",
+    "v_scale",
+    "pre_quant_scale",
+    "SCB",
+    "absmax",
+    "quant_map",
+    "weight_format",
+];
+
+impl Model {
+    /// How many weights a stored tensor holds: packed words count what they pack, a layer's scales
+    /// and indexes nothing.
+    pub fn parameters(&self, stored: TensorId) -> u64 {
+        let tensor = &self.catalog.tensors[stored as usize];
+        match self.layer_of(stored) {
+            None => {
+                let last = tensor.name.rsplit('.').next().unwrap_or_default();
+                match self.layer_count() > 0 && NOT_PARAMETERS.contains(&last) {
+                    true => 0,
+                    false => tensor.numel(),
+                }
+            }
+            Some(layer) => {
+                let recognised = self.recognised(layer);
+                match recognised.parts.first() == Some(&stored) {
+                    true => recognised.parameters.unwrap_or_else(|| tensor.numel()),
+                    false => 0,
+                }
+            }
+        }
+    }
+}

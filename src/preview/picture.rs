@@ -1,0 +1,169 @@
+//! What a picture shows, before there are pixels: a mean for each cell, and a summary.
+
+use super::Subject;
+use super::grid::{BUDGET, Grid, Run, plan};
+use crate::error::Result;
+use crate::statistics::{Summary, parallel, read_values};
+
+/// The means of a tensor's cells and the statistics of the values that were read.
+#[derive(Debug, Clone)]
+pub struct Picture {
+    /// How the cells lie.
+    pub grid: Grid,
+    /// The mean of each cell, row by row: NaN where a value is (or where infinities cancel), `None`
+    /// where a sample has no value of the cell.
+    pub cells: Vec<Option<f32>>,
+    /// Statistics of what was read: of all values, or of a sample.
+    pub summary: Summary,
+}
+
+/// Values a piece of work has, about.
+const PIECE: u64 = 1 << 20;
+
+/// Sums over the cells of some whole cell rows.
+struct Sums {
+    first_row: u32,
+    cells: Vec<(f64, u64)>,
+    summary: Summary,
+}
+
+impl Picture {
+    /// Reads `subject` in at most `max_rows` × `max_cols` cells, and at most 64 MiB of its stored
+    /// bytes.
+    ///
+    /// # Errors
+    /// The values cannot be read.
+    pub fn read(subject: &Subject, max_rows: u32, max_cols: u32) -> Result<Picture> {
+        let grid = Grid::of(&subject.shape, max_rows, max_cols);
+        let grain = subject.values.grain() / 4;
+        let runs = plan(&grid, subject.stored_bytes, BUDGET, grain);
+        let pieces = pieces(&runs);
+        let parts = parallel::ordered(pieces.len(), |i| sum(subject, &grid, pieces[i]))?;
+        let mut sums = vec![(0f64, 0u64); (grid.cell_rows * grid.cell_cols) as usize];
+        let mut summary = Summary::new(true);
+        for part in &parts {
+            summary.merge(&part.summary);
+            let at = (part.first_row * grid.cell_cols) as usize;
+            for (all, (s, n)) in sums[at..].iter_mut().zip(&part.cells) {
+                all.0 += s;
+                all.1 += n;
+            }
+        }
+        let mean = |(sum, n): (f64, u64)| (n > 0).then(|| (sum / n as f64) as f32);
+        Ok(Picture {
+            grid,
+            cells: sums.into_iter().map(mean).collect(),
+            summary,
+        })
+    }
+
+    /// Whether only a part of the values was read.
+    pub fn is_sample(&self) -> bool {
+        self.summary.count < self.grid.numel()
+    }
+
+    /// The value at which the colour scale ends: nearly the largest of the cells, so that a few
+    /// outliers do not wash out the rest. 0 where every cell is 0.
+    pub fn scale(&self) -> f32 {
+        let mut sizes: Vec<f32> = self
+            .cells
+            .iter()
+            .flatten()
+            .filter(|v| v.is_finite())
+            .map(|v| v.abs())
+            .collect();
+        sizes.sort_by(f32::total_cmp);
+        let Some(last) = sizes.len().checked_sub(1) else {
+            return 0.0;
+        };
+        let most = sizes[(last as f64 * 0.995).ceil() as usize];
+        if most > 0.0 { most } else { sizes[last] }
+    }
+}
+
+/// Runs in groups of about [`PIECE`] values.
+fn pieces(runs: &[Run]) -> Vec<&[Run]> {
+    let mut groups = Vec::new();
+    let (mut start, mut values) = (0, 0);
+    for (i, (_, len)) in runs.iter().enumerate() {
+        values += len;
+        if values >= PIECE || i + 1 == runs.len() {
+            groups.push(&runs[start..=i]);
+            (start, values) = (i + 1, 0);
+        }
+    }
+    groups
+}
+
+/// Reads some runs and adds their values up by cells.
+fn sum(subject: &Subject, grid: &Grid, runs: &[Run]) -> Result<Sums> {
+    let (Some(&(start, _)), Some(&(last, len))) = (runs.first(), runs.last()) else {
+        return Ok(Sums {
+            first_row: 0,
+            cells: Vec::new(),
+            summary: Summary::new(true),
+        });
+    };
+    let first_row = grid.cell_row(start / grid.cols);
+    let last_row = grid.cell_row((last + len - 1) / grid.cols);
+    let cells = ((last_row - first_row + 1) * grid.cell_cols) as usize;
+    let mut sums = Sums {
+        first_row,
+        cells: vec![(0.0, 0); cells],
+        summary: Summary::new(true),
+    };
+    let edges: Vec<u64> = (0..grid.cell_cols)
+        .map(|j| grid.cols_of(j).start)
+        .chain([grid.cols])
+        .collect();
+    let mut buf = Vec::new();
+    let mut pending = Vec::new();
+    for &(first, len) in runs {
+        read_values(&*subject.values, first, len, &mut buf)?;
+        sums.add(grid, &edges, first, &buf);
+        // Short runs are summarised together: a summary of a hundred values is mostly overhead.
+        pending.extend_from_slice(&buf);
+        if pending.len() >= 1 << 15 {
+            sums.summary.merge(&Summary::of(&pending, true));
+            pending.clear();
+        }
+    }
+    sums.summary.merge(&Summary::of(&pending, true));
+    Ok(sums)
+}
+
+impl Sums {
+    /// Adds values that follow one another from `first` on.
+    fn add(&mut self, grid: &Grid, edges: &[u64], first: u64, mut values: &[f32]) {
+        let (mut row, mut col) = (first / grid.cols, first % grid.cols);
+        let mut i = grid.cell_row(row);
+        let mut band_end = grid.rows_of(i).end;
+        while !values.is_empty() {
+            let n = (grid.cols - col).min(values.len() as u64) as usize;
+            let (now, rest) = values.split_at(n);
+            let at = ((i - self.first_row) * grid.cell_cols) as usize;
+            let cells = &mut self.cells[at..at + grid.cell_cols as usize];
+            add_in_row(cells, edges, col, now);
+            values = rest;
+            (row, col) = (row + 1, 0);
+            if row == band_end && !values.is_empty() {
+                i += 1;
+                band_end = grid.rows_of(i).end;
+            }
+        }
+    }
+}
+
+/// Adds a piece of one row from column `col` on. Cell j covers the columns `edges[j]..edges[j + 1]`.
+fn add_in_row(cells: &mut [(f64, u64)], edges: &[u64], mut col: u64, mut values: &[f32]) {
+    let mut j = edges.partition_point(|&e| e <= col) - 1;
+    while !values.is_empty() {
+        let n = (edges[j + 1] - col).min(values.len() as u64);
+        let (now, rest) = values.split_at(n as usize);
+        cells[j].0 += now.iter().map(|&v| f64::from(v)).sum::<f64>();
+        cells[j].1 += n;
+        values = rest;
+        col += n;
+        j += 1;
+    }
+}

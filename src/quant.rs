@@ -1,0 +1,246 @@
+//! Quantised layers: which stored tensors make up one, and how their bytes become numbers.
+//!
+//! One file a format under `quant/`: a *description* (what it recognises by names, dtypes and
+//! shapes; why it refuses) and a *kernel* (bytes → binary32). [`FORMATS`] is the one list; adding a
+//! format is a file and a line there. Recognition looks at headers and JSON files only. What the
+//! names of a layer's words fuse to, and whether they may, is decided by the one engine in
+//! `model`, from each layer's [`Component`]s.
+//!
+//! The formulas and rules are those of the formats' own libraries, named in each file. All values
+//! are evaluated in IEEE binary32, round to nearest even, in the order the formula is written,
+//! without fused multiply-add and without flushing subnormals.
+
+use std::sync::Arc;
+
+use crate::catalog::{Catalog, StoredTensor};
+use crate::error::Result;
+use crate::view::{SharedView, StoredBytes};
+
+mod awq;
+pub mod bits;
+mod bitsandbytes;
+pub mod compressed_tensors;
+mod declared;
+pub mod e2m1;
+mod fp8;
+mod gpt_oss;
+mod gptq;
+mod int8;
+mod mlx;
+mod modelopt;
+mod module;
+mod packed_linear;
+mod parts;
+mod scale_grid;
+mod scaled;
+pub(crate) mod simd;
+#[cfg(test)]
+pub(crate) mod testing;
+
+/// Every format, in the order in which they are asked. The first that recognises an anchor has it.
+pub const FORMATS: &[&dyn Format] = &[
+    &mlx::Mlx,
+    &gpt_oss::GptOss,
+    &packed_linear::PackedLinear, // GPTQ, AWQ
+    &compressed_tensors::CompressedTensors,
+    &fp8::Fp8,
+    &int8::Int8,
+    &bitsandbytes::FourBit,
+    &bitsandbytes::EightBit,
+    &modelopt::ModelOpt,
+];
+
+/// A weight format.
+pub trait Format: Sync {
+    /// Prepares for one model: parses what its configs say, once. `None` if the model cannot hold
+    /// this format at all (then no tensor is asked about).
+    fn open<'a>(&self, catalog: &'a Catalog) -> Option<Box<dyn Recogniser + 'a>>;
+
+    /// What a person should know of the model beyond each layer's outcome, such as that its config
+    /// was overruled: for `ls --why`.
+    fn remarks(&self, catalog: &Catalog) -> Vec<String> {
+        let _ = catalog;
+        Vec::new()
+    }
+}
+
+/// A format, prepared for one model.
+pub trait Recogniser {
+    /// Whether the stored tensor `index` is the *anchor* of a layer of this format: the one tensor
+    /// by which the layer is found (`qweight`, the packed `weight`, `X_blocks` …). Called for every
+    /// stored tensor of the model, so the first test must be cheap (a suffix, a dtype).
+    ///
+    /// `None`: not this format's. Otherwise what was found, damaged layers included.
+    fn recognise(&self, index: u32, tensor: &StoredTensor) -> Option<Recognised>;
+}
+
+/// Under which name a layer's values stand.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Target {
+    /// The anchor itself has the float weight's name: its own `f32` is the dequantised matrix.
+    Anchor,
+    /// A synthetic tensor of this name, F32, `raw` = `f32`. The parts stay plain tensors.
+    Named(String),
+}
+
+/// A layer that a format has recognised.
+pub struct Recognised {
+    /// The method's name in `meta.json`, such as `gptq`.
+    pub method: &'static str,
+    /// The stored tensors that belong to it (indexes into [`Catalog::tensors`]), the anchor first.
+    pub parts: Vec<u32>,
+    /// Where the values stand.
+    pub target: Target,
+    /// How many weights the anchor packs, as far as headers tell (32 / bits a word); the other
+    /// parts count nothing. `None`: count the anchor's elements as they are.
+    pub parameters: Option<u64>,
+    /// The layer, or why there is none.
+    pub outcome: Outcome,
+}
+
+/// What became of a recognised layer.
+pub enum Outcome {
+    /// It can be decoded.
+    Layer(Layer),
+    /// It can, once a few bytes of tensor data (a shape) are known.
+    Facts(Facts),
+    /// It cannot be decoded, and why: both shapes, both numbers.
+    Damaged(String),
+}
+
+impl From<std::result::Result<Layer, String>> for Outcome {
+    fn from(layer: std::result::Result<Layer, String>) -> Outcome {
+        match layer {
+            Ok(layer) => Outcome::Layer(layer),
+            Err(reason) => Outcome::Damaged(reason),
+        }
+    }
+}
+
+/// Facts that a format keeps in tensor data (bitsandbytes' state, `weight_shape`). They are fetched
+/// after the mount has answered.
+pub struct Facts {
+    /// The stored tensors whose bytes are needed, whole; small ones.
+    pub sources: Vec<u32>,
+    /// Makes the layer of those bytes, in the order of `sources`, or says why there is none.
+    #[allow(clippy::type_complexity)]
+    pub finish: Box<dyn Fn(&[Vec<u8>]) -> std::result::Result<Layer, String> + Send + Sync>,
+}
+
+/// A layer that can be decoded.
+#[derive(Clone)]
+pub struct Layer {
+    /// Bits per stored value.
+    pub bits: u32,
+    /// Values that share a scale along a row, where the format has such groups.
+    pub group_size: Option<u64>,
+    /// Shape of the values: `[N, K]`, or with leading dimensions.
+    pub shape: Box<[u64]>,
+    /// Whether no value of this layer can have been rounded.
+    pub exact: bool,
+    /// The stored tensors that a fusion of several such layers joins, each with how.
+    pub components: Vec<Component>,
+    /// Everything besides shapes that must agree for stored words to join (bits, group size, mode,
+    /// zero-point convention, row length): layers whose words join have equal strings. Shown in
+    /// reasons, so it reads like `4 bits, groups of 128, K 4096`.
+    pub compatible: String,
+    /// Bytes → numbers.
+    pub kernel: Arc<dyn Kernel>,
+}
+
+/// A stored tensor of a layer, as fusions see it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Component {
+    /// The end of its name after the module path, such as `qweight`: the S of `P.qkv_proj.S`.
+    pub suffix: &'static str,
+    /// Index into [`Catalog::tensors`].
+    pub tensor: u32,
+    /// How several of them join.
+    pub join: Join,
+    /// Whether another part's rows may follow this one's: its own rows fill whole units (blocks of
+    /// a scale grid, words that pack along the rows). The last part need not.
+    pub whole: bool,
+}
+
+/// How tensors of the same suffix join into the fused layer's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Join {
+    /// Along the axis of output rows: axis -2; of 1-D tensors axis -1.
+    Rows,
+    /// Along the last axis, row by row (GPTQ and AWQ store layers transposed).
+    Columns,
+    /// Along axis 0, whatever the rank: grids of scales that stand as `[R, 1, C, 1]`.
+    First,
+    /// All parts must be equal, and it is that one (`g_idx`). Equality is data, not header.
+    Same,
+    /// They cannot join, for this reason; the layer's fusions are then made of values, F32.
+    Never(&'static str),
+}
+
+/// Bytes → numbers, for one layer.
+pub trait Kernel: Send + Sync {
+    /// The layer's values as binary32 (C order, [`Layer::shape`]), read lazily from the raw bytes
+    /// of the layer's parts, which are given in the order of [`Recognised::parts`].
+    ///
+    /// # Errors
+    /// The parts cannot be read, or their contents make values impossible.
+    fn view(&self, parts: &[SharedView]) -> Result<SharedView>;
+
+    /// What is wrong with the layer's *data* (a group index out of range): all of it, for
+    /// `stfs verify`. Reads whatever it must.
+    fn check(&self, parts: &[SharedView]) -> Vec<String> {
+        let _ = parts;
+        Vec::new()
+    }
+}
+
+/// Asks every format about every stored tensor.
+pub fn recognise(catalog: &Catalog) -> Vec<Recognised> {
+    let open: Vec<_> = FORMATS.iter().filter_map(|f| f.open(catalog)).collect();
+    if open.is_empty() {
+        return Vec::new();
+    }
+    let mut found = Vec::new();
+    for (index, tensor) in catalog.tensors.iter().enumerate() {
+        let first = open.iter().find_map(|f| f.recognise(index as u32, tensor));
+        found.extend(first);
+    }
+    found
+}
+
+/// What the formats have to say of the model as a whole, for `ls --why`.
+pub fn remarks(catalog: &Catalog) -> Vec<String> {
+    FORMATS.iter().flat_map(|f| f.remarks(catalog)).collect()
+}
+
+impl Recognised {
+    /// The layer, with the facts fetched that lie in tensor data.
+    ///
+    /// # Errors
+    /// Why there is no layer, as a reason for a person.
+    pub fn resolve(&self, catalog: &Catalog) -> std::result::Result<Layer, String> {
+        match &self.outcome {
+            Outcome::Layer(layer) => Ok(layer.clone()),
+            Outcome::Damaged(reason) => Err(reason.clone()),
+            Outcome::Facts(facts) => {
+                let mut bytes = Vec::with_capacity(facts.sources.len());
+                for &i in &facts.sources {
+                    let view = stored(catalog, i);
+                    bytes.push(crate::view::read_all(&*view).map_err(|e| e.to_string())?);
+                }
+                (facts.finish)(&bytes)
+            }
+        }
+    }
+
+    /// The raw bytes of its parts, in order.
+    pub fn raw_parts(&self, catalog: &Catalog) -> Vec<SharedView> {
+        self.parts.iter().map(|&i| stored(catalog, i)).collect()
+    }
+}
+
+fn stored(catalog: &Catalog, index: u32) -> SharedView {
+    Arc::new(StoredBytes(
+        catalog.extent(&catalog.tensors[index as usize]),
+    ))
+}

@@ -1,0 +1,63 @@
+//! AWQ's packing in the GEMM layout: `qweight` `[K, N/8]` and `qzeros` `[G, N/8]`, eight 4-bit
+//! values of neighbouring outputs a word, in the order its kernel wants them.
+//!
+//! Source: `casper-hansen/AutoAWQ awq/modules/linear/gemm.py`.
+
+use super::packed_linear::Line;
+
+/// Column 8c + m of the matrix is nibble `NIBBLE[m]` of word c.
+const NIBBLE: [u32; 8] = [0, 4, 1, 5, 2, 6, 3, 7];
+
+/// Input features, from the shape of `qweight` and the number of groups; or why they are not AWQ's.
+pub(super) fn fit(words: [u64; 2], groups: u64) -> Result<u64, String> {
+    match words[0] {
+        0 => Err(format!("qweight {words:?} holds no inputs")),
+        k if k % groups == 0 => Ok(k),
+        k => Err(format!(
+            "{k} inputs (qweight {words:?}) in {groups} groups (scales, qzeros): AWQ's groups are equal"
+        )),
+    }
+}
+
+/// The zero points in a row's words.
+#[inline(always)]
+pub(super) fn zeros(words: &[u32], out: &mut [u8]) {
+    for (word, out) in words.iter().zip(out.as_chunks_mut::<8>().0) {
+        *out = NIBBLE.map(|n| (word >> (4 * n) & 15) as u8);
+    }
+}
+
+/// The codes of one output: one nibble of each word of a column of words.
+#[derive(Clone, Copy)]
+pub(super) struct Nibbles<'a> {
+    words: &'a [u32],
+    shift: u32,
+}
+
+impl<'a> Nibbles<'a> {
+    /// Of output `8c + m`, whose words (of column c, one an input) are `words`.
+    #[inline(always)]
+    pub(super) fn new(words: &'a [u32], m: usize) -> Self {
+        Nibbles {
+            words,
+            shift: 4 * NIBBLE[m % 8],
+        }
+    }
+}
+
+impl Line for Nibbles<'_> {
+    type Holder = u32;
+
+    #[inline(always)]
+    fn holders<'a>(self, first: usize, room: &'a mut [u8]) -> &'a [u32]
+    where
+        Self: 'a,
+    {
+        &self.words[first..][..room.len()]
+    }
+
+    #[inline(always)]
+    fn code(self, word: u32) -> i32 {
+        (word >> self.shift & 15) as i32
+    }
+}

@@ -1,0 +1,244 @@
+//! bitsandbytes: NF4 and FP4 ([`FourBit`]), LLM.int8 ([`EightBit`]).
+//!
+//! **4-bit.** `X.weight` is a container of bytes, two codes each; its dtype is only how they are
+//! carried (`bnb_4bit_quant_storage`), its shape says nothing. Beside it stand `X.weight.absmax`,
+//! `.quant_map`, `.quant_state.bitsandbytes__nf4` (or `__fp4`: JSON, with the real shape), and where
+//! statistics are quantised themselves `.nested_absmax` and `.nested_quant_map`.
+//!
+//! **8-bit.** `X.weight` I8 `[N, K]`, `X.SCB` F32 `[N]` (each row's largest magnitude):
+//! value = (float(q) · SCB, rounded) · f32(1/127), a product and no division.
+//!
+//! Source: bitsandbytes-foundation/bitsandbytes `bitsandbytes/functional.py` (`QuantState`),
+//! `nn/modules.py`, `backends/default/ops.py`.
+
+use std::sync::Arc;
+
+use super::module::{Module, elsewhere};
+use super::scale_grid::ScaleGrid;
+use super::scaled::{Extra, ScaledKernel};
+use super::{Component, Facts, Format, Join, Layer, Outcome, Recognised, Recogniser, Target};
+use crate::catalog::{Catalog, StoredTensor};
+use crate::dtype::Dtype;
+
+mod kernel;
+mod state;
+
+use state::{Lengths, State};
+
+/// The 4-bit format; see the module.
+pub struct FourBit;
+/// The 8-bit format; see the module.
+pub struct EightBit;
+
+/// What the state's name adds to the weight's, for each kind.
+const STATES: [&str; 2] = [
+    ".quant_state.bitsandbytes__nf4",
+    ".quant_state.bitsandbytes__fp4",
+];
+const ABSMAX: &str = ".absmax";
+const QUANT_MAP: &str = ".quant_map";
+const NESTED_ABSMAX: &str = ".nested_absmax";
+const NESTED_MAP: &str = ".nested_quant_map";
+
+/// A state is some 200 bytes of JSON; what is larger than this is none.
+const MAX_STATE: u64 = 64 * 1024;
+
+/// binary32's 1/127.
+const ONE_127TH: f32 = f32::from_bits(0x3C01_0204);
+
+const NEVER: &str = "bitsandbytes' blocks and statistics belong to one weight";
+
+impl Format for FourBit {
+    fn open<'a>(&self, catalog: &'a Catalog) -> Option<Box<dyn Recogniser + 'a>> {
+        let ours =
+            |name: &str| name.ends_with(ABSMAX) || STATES.iter().any(|state| name.ends_with(state));
+        let some = catalog.tensors.iter().any(|t| ours(&t.name));
+        some.then(|| Box::new(FourBits(catalog)) as Box<dyn Recogniser + 'a>)
+    }
+}
+
+struct FourBits<'a>(&'a Catalog);
+
+impl Recogniser for FourBits<'_> {
+    fn recognise(&self, index: u32, tensor: &StoredTensor) -> Option<Recognised> {
+        Module::of_weight(self.0, &tensor.name)?;
+        let sibling = |end: &str| self.0.find(&[&*tensor.name, end].concat());
+        let state = STATES.iter().find_map(|end| sibling(end));
+        // Two of its parts are as good a sign as the state, which may be what is missing.
+        if state.is_none() && (sibling(ABSMAX).is_none() || sibling(QUANT_MAP).is_none()) {
+            return None;
+        }
+        let statistics = [ABSMAX, QUANT_MAP, NESTED_ABSMAX, NESTED_MAP].map(sibling);
+        // The kernel finds its parts by this order: the statistics there are, then the state.
+        let others = statistics.into_iter().flatten().chain(state);
+        let parts: Vec<u32> = [index].into_iter().chain(others).collect();
+        let outcome = match state {
+            None => Outcome::Damaged(format!(
+                "its state '{}{}' (or __fp4) is missing{}",
+                tensor.name,
+                STATES[0],
+                elsewhere(self.0)
+            )),
+            Some(state) => self.outcome(index, tensor, state, statistics),
+        };
+        Some(Recognised {
+            method: "bitsandbytes",
+            parts,
+            target: Target::Anchor,
+            parameters: tensor.nbytes.checked_mul(2),
+            outcome,
+        })
+    }
+}
+
+impl FourBits<'_> {
+    /// What can be told before the state is read.
+    fn outcome(
+        &self,
+        index: u32,
+        tensor: &StoredTensor,
+        state: u32,
+        statistics: [Option<u32>; 4],
+    ) -> Outcome {
+        let stored = |index: Option<u32>| index.map(|i| &self.0.tensors[i as usize]);
+        let lengths = match Lengths::of(tensor, statistics.map(stored)) {
+            Ok(lengths) => lengths,
+            Err(reason) => return Outcome::Damaged(reason + elsewhere(self.0)),
+        };
+        let size = self.0.tensors[state as usize].nbytes;
+        if size > MAX_STATE {
+            return Outcome::Damaged(format!(
+                "its state is {size} bytes long, at most {MAX_STATE} are read"
+            ));
+        }
+        Outcome::Facts(Facts {
+            sources: vec![state],
+            finish: Box::new(move |bytes| {
+                let json = bytes.first().map(Vec::as_slice).unwrap_or_default();
+                let state = State::parse(json)?;
+                lengths.check(&state)?;
+                Ok(four_bit_layer(index, state))
+            }),
+        })
+    }
+}
+
+fn four_bit_layer(index: u32, state: State) -> Layer {
+    Layer {
+        bits: 4,
+        group_size: Some(state.block),
+        shape: state.shape.clone(),
+        exact: false,
+        components: vec![unjoinable(index)],
+        compatible: format!("{}, blocks of {}", state.kind, state.block),
+        kernel: Arc::new(kernel::FourBitKernel::new(&state)),
+    }
+}
+
+fn unjoinable(tensor: u32) -> Component {
+    Component {
+        suffix: "weight",
+        tensor,
+        join: Join::Never(NEVER),
+        whole: true,
+    }
+}
+
+impl Format for EightBit {
+    fn open<'a>(&self, catalog: &'a Catalog) -> Option<Box<dyn Recogniser + 'a>> {
+        let ours = |name: &str| name.ends_with("SCB") || name.ends_with("weight_format");
+        let some = catalog.tensors.iter().any(|t| ours(&t.name));
+        some.then(|| Box::new(EightBits(catalog)) as Box<dyn Recogniser + 'a>)
+    }
+}
+
+struct EightBits<'a>(&'a Catalog);
+
+impl Recogniser for EightBits<'_> {
+    fn recognise(&self, index: u32, tensor: &StoredTensor) -> Option<Recognised> {
+        if !tensor.dtype.is(Dtype::I8) {
+            return None;
+        }
+        let module = Module::of_weight(self.0, &tensor.name)?;
+        let (scale, format) = (module.get("SCB"), module.get("weight_format"));
+        if scale.is_none() && format.is_none() {
+            return None;
+        }
+        let others = [scale, format].into_iter().flatten().map(|(i, _)| i);
+        let outcome = match (scale, format) {
+            (None, _) => Outcome::Damaged(format!(
+                "its scale '{}' is missing{}",
+                module.names(&["SCB"]),
+                elsewhere(self.0)
+            )),
+            (Some((_, scale)), None) => eight_bit_layer(index, tensor, scale).into(),
+            (Some((_, scale)), Some((source, format))) => {
+                match (eight_bit_layer(index, tensor, scale), format.nbytes) {
+                    (Ok(layer), 1) => Outcome::Facts(Facts {
+                        sources: vec![source],
+                        finish: Box::new(move |bytes| row_major(bytes).map(|()| layer.clone())),
+                    }),
+                    (Ok(_), _) => Outcome::Damaged(format!(
+                        "its weight_format is {} {:?}, not one U8",
+                        format.dtype, format.shape
+                    )),
+                    (Err(reason), _) => Outcome::Damaged(reason),
+                }
+            }
+        };
+        Some(Recognised {
+            method: "bitsandbytes",
+            parts: [index].into_iter().chain(others).collect(),
+            target: Target::Anchor,
+            parameters: None,
+            outcome,
+        })
+    }
+}
+
+fn eight_bit_layer(
+    index: u32,
+    tensor: &StoredTensor,
+    scale: &StoredTensor,
+) -> Result<Layer, String> {
+    let fits = match *tensor.shape {
+        [n, _] => scale.dtype.is(Dtype::F32) && scale.numel() == n,
+        _ => false,
+    };
+    if !fits {
+        return Err(format!(
+            "SCB is {} {:?}, a weight {:?} needs one F32 for each row",
+            scale.dtype, scale.shape, tensor.shape
+        ));
+    }
+    let grid = ScaleGrid::find(&tensor.shape, &[scale.numel()], || None)?;
+    Ok(Layer {
+        bits: 8,
+        group_size: None,
+        shape: tensor.shape.clone(),
+        exact: false,
+        components: vec![unjoinable(index)],
+        compatible: format!("int8, K {}", grid.cols()),
+        kernel: Arc::new(ScaledKernel {
+            code: Dtype::I8,
+            scale: Dtype::F32,
+            grid,
+            extra: Extra::ValueFactor(ONE_127TH),
+            numel: tensor.numel(),
+        }),
+    })
+}
+
+/// Whether the one byte of `weight_format` says so. The others are tilings for old GPUs.
+fn row_major(bytes: &[Vec<u8>]) -> Result<(), String> {
+    match bytes.first().and_then(|b| b.first()) {
+        Some(0) => Ok(()),
+        Some(n) => Err(format!(
+            "weight_format is {n}, an old GPU's tiling: only 0, row-major, is decoded"
+        )),
+        None => Err("weight_format is empty".into()),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,183 @@
+//! The values of a 4-bit weight: map[code] · a, with a the statistic of the value's block.
+
+use std::cell::RefCell;
+use std::sync::Arc;
+
+use super::state::{Nested, State};
+use crate::dtype::Dtype;
+use crate::dtype::decode::{decode, nibbles};
+use crate::error::{Error, Result};
+use crate::quant::Kernel;
+use crate::quant::scaled::{combine_runs, one_nan};
+use crate::view::{FloatSource, Floats, SharedView};
+
+/// Values are computed at most this many at a time; the bytes for them stay in the L2 cache.
+const PIECE: usize = 64 * 1024;
+/// Values are looked up and scaled this many at a time, in the L1 cache.
+const STRIP: usize = 4096;
+
+/// Parts: weight, absmax, quant_map, and nested_absmax, nested_quant_map where [`Nested`].
+pub struct FourBitKernel {
+    numel: u64,
+    block: u64,
+    nested: Option<Nested>,
+}
+
+impl FourBitKernel {
+    /// For a state that its tensors bear out.
+    pub fn new(state: &State) -> FourBitKernel {
+        FourBitKernel {
+            numel: state.numel,
+            block: state.block,
+            nested: state.nested,
+        }
+    }
+}
+
+impl Kernel for FourBitKernel {
+    fn view(&self, parts: &[SharedView]) -> Result<SharedView> {
+        let part = |i: usize| -> Result<SharedView> {
+            let lacks = || Error::other(libc::EIO, format!("a 4-bit layer lacks its part {i}"));
+            parts.get(i).cloned().ok_or_else(lacks)
+        };
+        let nested = match self.nested {
+            Some(nested) => Some(NestedViews {
+                nested,
+                absmax: part(3)?,
+                map: part(4)?,
+            }),
+            None => None,
+        };
+        Ok(Arc::new(Floats(FourBitValues {
+            numel: self.numel,
+            block: self.block,
+            codes: part(0)?,
+            absmax: part(1)?,
+            map: part(2)?,
+            nested,
+        })))
+    }
+}
+
+struct FourBitValues {
+    numel: u64,
+    block: u64,
+    codes: SharedView,
+    absmax: SharedView,
+    map: SharedView,
+    nested: Option<NestedViews>,
+}
+
+struct NestedViews {
+    nested: Nested,
+    absmax: SharedView,
+    map: SharedView,
+}
+
+/// Buffers that each thread keeps.
+struct Scratch {
+    bytes: Vec<u8>,
+    statistics: Vec<f32>,
+    nested: Vec<f32>,
+    /// The two values that each byte of codes stands for.
+    pairs: Box<[[f32; 2]; 256]>,
+}
+
+thread_local! {
+    static SCRATCH: RefCell<Scratch> = RefCell::new(Scratch {
+        bytes: Vec::new(),
+        statistics: Vec::new(),
+        nested: Vec::new(),
+        pairs: Box::new([[0.0; 2]; 256]),
+    });
+}
+
+impl FloatSource for FourBitValues {
+    fn numel(&self) -> u64 {
+        self.numel
+    }
+
+    fn fill(&self, first: u64, out: &mut [f32]) -> Result<()> {
+        SCRATCH.with_borrow_mut(|scratch| {
+            self.read_map(&mut scratch.pairs)?;
+            let mut at = first;
+            for piece in out.chunks_mut(PIECE) {
+                self.piece(at, piece, scratch)?;
+                at += piece.len() as u64;
+            }
+            Ok(())
+        })
+    }
+}
+
+impl FourBitValues {
+    /// The stored map, as every byte's two values: the high nibble comes first.
+    fn read_map(&self, pairs: &mut [[f32; 2]; 256]) -> Result<()> {
+        let mut map = [0.0; 16];
+        read_floats(&self.map, 0, &mut map, &mut [0; 64])?;
+        for (byte, pair) in pairs.iter_mut().enumerate() {
+            *pair = [map[byte >> 4], map[byte & 15]];
+        }
+        Ok(())
+    }
+
+    fn piece(&self, first: u64, out: &mut [f32], scratch: &mut Scratch) -> Result<()> {
+        let first_block = first / self.block;
+        let last_block = (first + out.len().max(1) as u64 - 1) / self.block;
+        self.read_statistics(first_block, last_block, scratch)?;
+        let start = first / 2;
+        let stop = (first + out.len() as u64).div_ceil(2);
+        scratch.bytes.resize((stop - start) as usize, 0);
+        self.codes.read_at(start, &mut scratch.bytes)?;
+        let mut at = first;
+        for strip in out.chunks_mut(STRIP) {
+            let codes = &scratch.bytes[(at / 2 - start) as usize..];
+            nibbles(&scratch.pairs, codes, (at % 2) as usize, strip);
+            let by = &scratch.statistics[(at / self.block - first_block) as usize..];
+            combine_runs(strip, at % self.block, self.block, by, |v, a| v * a);
+            at += strip.len() as u64;
+        }
+        Ok(())
+    }
+
+    /// Fills `scratch.statistics` with those of blocks `first..=last`.
+    fn read_statistics(&self, first: u64, last: u64, scratch: &mut Scratch) -> Result<()> {
+        let Scratch {
+            bytes,
+            statistics,
+            nested: outer,
+            ..
+        } = scratch;
+        let count = (last - first + 1) as usize;
+        statistics.resize(count, 0.0);
+        let Some(views) = &self.nested else {
+            bytes.resize(count * 4, 0);
+            return read_floats(&self.absmax, first, statistics, bytes);
+        };
+        let mut map = [0.0; 256];
+        read_floats(&views.map, 0, &mut map, &mut [0; 1024])?;
+        let Nested { block, offset } = views.nested;
+        let outer_first = first / block;
+        outer.resize((last / block - outer_first + 1) as usize, 0.0);
+        bytes.resize(outer.len() * 4, 0);
+        read_floats(&views.absmax, outer_first, outer, bytes)?;
+        bytes.resize(count, 0);
+        self.absmax.read_at(first, bytes)?;
+        for (a, &code) in statistics.iter_mut().zip(bytes.iter()) {
+            *a = map[usize::from(code)];
+        }
+        combine_runs(statistics, first % block, block, outer, |m, a| {
+            m * a + offset
+        });
+        one_nan(statistics);
+        Ok(())
+    }
+}
+
+/// Reads F32 elements from `first` on; `bytes` is a buffer of their exact size.
+fn read_floats(view: &SharedView, first: u64, out: &mut [f32], bytes: &mut [u8]) -> Result<()> {
+    view.read_at(first * 4, bytes)?;
+    decode(Dtype::F32, bytes, 0, out);
+    one_nan(out);
+    Ok(())
+}

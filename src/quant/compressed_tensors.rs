@@ -1,0 +1,205 @@
+//! compressed-tensors: layers of vLLM's `compressed-tensors` library whose packed words are called
+//! `X.weight_packed`. The values stand under `X.weight`.
+//!
+//! | words | scales | format | file |
+//! |---|---|---|---|
+//! | I32 | F16, BF16, F32; `weight_shape` | pack-quantized | [`pack`] |
+//! | U8 | F8_E4M3, `weight_global_scale` | nvfp4-pack-quantized | [`small_floats`] |
+//! | U8 | U8 or F8_E8M0 | mxfp4-pack-quantized, mxfp6-pack-quantized | [`small_floats`] |
+//!
+//! Formats of the library that keep the name `X.weight` (FP8, int8) are the business of others, who
+//! ask [`config`] what the config says. Layouts: `compressed_tensors/compressors/*` of
+//! `vllm-project/compressed-tensors`.
+
+use self::config::{Config, Module};
+use super::{Format, Outcome, Recognised, Recogniser, Target};
+use crate::catalog::{Catalog, StoredTensor};
+use crate::dtype::Dtype;
+
+pub mod config;
+mod decode;
+mod header;
+mod pack;
+mod rows;
+mod scales;
+mod small_floats;
+#[cfg(test)]
+mod tests;
+
+/// The method's name in `meta.json`, as `quant_method` has it.
+const METHOD: &str = "compressed-tensors";
+
+/// Formats that stfs knows, here or at `X.weight`, and two that store plain weights. Tensors decide
+/// which of them it is; a config that names another one describes tensors that stfs cannot read,
+/// however familiar they look.
+const KNOWN: &[&str] = &[
+    "pack-quantized",
+    "nvfp4-pack-quantized",
+    "mxfp4-pack-quantized",
+    "mxfp6-pack-quantized",
+    "mxfp8-quantized",
+    "float-quantized",
+    "int-quantized",
+    "naive-quantized",
+    "dense",
+    "fakequant",
+];
+
+/// Siblings that tell `X.weight_packed` from a tensor that merely has that name.
+const SIBLINGS: &[&str] = &[
+    "weight_scale",
+    "weight_shape",
+    "weight_global_scale",
+    "weight_zero_point",
+    "scale_packed",
+];
+
+/// compressed-tensors, as far as it packs weights under other names.
+pub struct CompressedTensors;
+
+impl Format for CompressedTensors {
+    fn open<'a>(&self, catalog: &'a Catalog) -> Option<Box<dyn Recogniser + 'a>> {
+        Some(Box::new(Model {
+            catalog,
+            config: Config::new(&catalog.configs),
+        }))
+    }
+}
+
+struct Model<'a> {
+    catalog: &'a Catalog,
+    config: Option<Config>,
+}
+
+/// A tensor that may be a layer's words, and how to find what belongs to it.
+struct Anchor<'a> {
+    catalog: &'a Catalog,
+    index: u32,
+    tensor: &'a StoredTensor,
+    /// Its name up to and including the last dot.
+    prefix: &'a str,
+}
+
+/// A stored tensor that belongs to a layer.
+#[derive(Clone, Copy)]
+struct Part<'a> {
+    index: u32,
+    tensor: &'a StoredTensor,
+}
+
+impl<'a> Anchor<'a> {
+    /// The tensor if its name ends in `suffix`, as a whole component.
+    fn new(
+        catalog: &'a Catalog,
+        index: u32,
+        tensor: &'a StoredTensor,
+        suffix: &str,
+    ) -> Option<Self> {
+        let prefix = tensor.name.strip_suffix(suffix)?;
+        (prefix.is_empty() || prefix.ends_with('.')).then_some(Anchor {
+            catalog,
+            index,
+            tensor,
+            prefix,
+        })
+    }
+
+    fn sibling(&self, suffix: &str) -> Option<Part<'a>> {
+        let index = self.catalog.find(&format!("{}{suffix}", self.prefix))?;
+        let tensor = &self.catalog.tensors[index as usize];
+        Some(Part { index, tensor })
+    }
+
+    /// The siblings of these names that there are.
+    fn siblings(&self, suffixes: &[&str]) -> impl Iterator<Item = u32> {
+        suffixes.iter().filter_map(|s| Some(self.sibling(s)?.index))
+    }
+
+    fn module(&self) -> &'a str {
+        self.prefix.strip_suffix('.').unwrap_or(self.prefix)
+    }
+
+    /// What is recognised here, with the parts besides the anchor.
+    fn found(&self, parts: impl IntoIterator<Item = u32>, outcome: Outcome) -> Recognised {
+        Recognised {
+            method: METHOD,
+            parts: std::iter::once(self.index).chain(parts).collect(),
+            target: Target::Named(format!("{}weight", self.prefix)),
+            parameters: None,
+            outcome,
+        }
+    }
+}
+
+impl Recogniser for Model<'_> {
+    fn recognise(&self, index: u32, tensor: &StoredTensor) -> Option<Recognised> {
+        if let Some(anchor) = Anchor::new(self.catalog, index, tensor, "weight_packed") {
+            self.packed(&anchor)
+        } else if let Some(anchor) = Anchor::new(self.catalog, index, tensor, "compressed") {
+            sparse(&anchor)
+        } else {
+            None
+        }
+    }
+}
+
+impl Model<'_> {
+    fn packed(&self, anchor: &Anchor) -> Option<Recognised> {
+        if self.config.is_none() && anchor.siblings(SIBLINGS).next().is_none() {
+            return None;
+        }
+        let matrix = anchor.tensor.shape.len() == 2;
+        let module = self
+            .config
+            .as_ref()
+            .map(|c| c.module(anchor.module(), matrix));
+        let words = anchor.tensor.numel();
+        let mut found = if let Some(format) = refused(anchor, module.as_ref()) {
+            let parts = anchor.siblings(&["weight_scale", "scale_packed", "meta"]);
+            anchor.found(parts, Outcome::Damaged(format.to_string()))
+        } else {
+            match anchor.tensor.dtype.known() {
+                Some(Dtype::I32) => pack::recognise(anchor, module.and_then(|m| m.weights())),
+                Some(Dtype::U8) => small_floats::recognise(anchor),
+                _ => anchor.found(
+                    anchor.siblings(SIBLINGS),
+                    Outcome::Damaged(format!(
+                        "weight_packed is {}, needs I32 words or U8 codes",
+                        anchor.tensor.dtype
+                    )),
+                ),
+            }
+        };
+        if found.parameters.is_none() && anchor.tensor.dtype.is(Dtype::I32) {
+            let bits = module.and_then(|m| m.weights()?.bits);
+            let bits = bits.filter(|b| (1..=8).contains(b)).unwrap_or(4);
+            found.parameters = Some(words.saturating_mul(32) / u64::from(bits));
+        }
+        Some(found)
+    }
+}
+
+/// The name of a format that stfs does not decode, if that is what this is.
+fn refused<'a>(anchor: &Anchor, module: Option<&Module<'a>>) -> Option<&'a str> {
+    // 2:4 sparse, in the order of a GPU kernel: the library itself only writes it.
+    if anchor.sibling("scale_packed").is_some() {
+        return Some("marlin-24");
+    }
+    module?.format.filter(|format| !KNOWN.contains(format))
+}
+
+/// Weights stored as their non-zero values and a mask: `X.compressed`, `X.bitmask`, `X.shape`, and
+/// with `X.row_offsets` where rows differ in length. (Older files: `X.weight.compressed` …)
+fn sparse(anchor: &Anchor) -> Option<Recognised> {
+    anchor.sibling("bitmask")?;
+    let format = match anchor.sibling("row_offsets") {
+        Some(_) => "sparse-bitmask",
+        None => "sparse-24-bitmask",
+    };
+    let parts = anchor.siblings(&["bitmask", "shape", "row_offsets"]);
+    let mut found = anchor.found(parts, Outcome::Damaged(format.to_string()));
+    if anchor.module().ends_with(".weight") {
+        found.target = Target::Named(anchor.module().to_string());
+    }
+    Some(found)
+}

@@ -1,0 +1,350 @@
+//! What a compressed-tensors config says of a module: its group, its format, whether it is ignored.
+//!
+//! Matching is the library's (`compressed_tensors.utils.match`): a target is an exact module path,
+//! `re:` and an expression that must match from the start of the path (Python's `re.match`), or the
+//! name of a PyTorch class. Headers know no classes, so those are taken by what they usually hold.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use fancy_regex::{Regex, RegexBuilder};
+use serde_json::Value;
+
+use crate::catalog::Configs;
+
+/// Steps that one expression may backtrack on one path. Only expressions with lookaround or
+/// backreferences backtrack at all, and honest ones need a few hundred.
+const BACKTRACK_LIMIT: usize = 100_000;
+
+/// A model's compressed-tensors config.
+pub struct Config {
+    /// The model's format name, such as `pack-quantized` or `mixed-precision`.
+    format: Option<String>,
+    groups: Vec<Group>,
+    /// Target → index of the group that names it; the later group has a target that two name.
+    targets: Targets,
+    ignore: Targets,
+    sparsity: Option<String>,
+}
+
+/// One entry of `config_groups`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Group {
+    /// Its key, such as `group_0`.
+    pub name: String,
+    /// Its own format name, where it has one (`mixed-precision` models do).
+    pub format: Option<String>,
+    /// How its weights are quantised, as far as it says; `None` if they are not.
+    pub weights: Option<Weights>,
+}
+
+/// The `weights` of a group: what a config leaves out is `None`.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Weights {
+    /// Bits per value.
+    pub bits: Option<u32>,
+    /// Whether the values are floats (`type: float`) rather than integers.
+    pub float: Option<bool>,
+    /// Whether there are no zero points.
+    pub symmetric: Option<bool>,
+    /// What shares a scale.
+    pub strategy: Option<Strategy>,
+    /// Values of a row that share a scale (strategies `group` and `tensor_group`).
+    pub group_size: Option<u64>,
+    /// Rows and columns of a block (strategy `block`).
+    pub block_structure: Option<[u64; 2]>,
+}
+
+/// What shares one scale.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Strategy {
+    /// The whole tensor.
+    Tensor,
+    /// A row.
+    Channel,
+    /// A run of a row.
+    Group,
+    /// A rectangle.
+    Block,
+    /// A run of a row, scaled again by one number for the tensor (nvfp4).
+    TensorGroup,
+}
+
+/// What the config says of one module.
+#[derive(Debug, Clone, Copy)]
+pub struct Module<'a> {
+    /// Whether `ignore` names it: then it is not quantised, whatever group it is in.
+    pub ignored: bool,
+    /// The group whose target fits best; `None` if no target fits, or it is ignored.
+    pub group: Option<&'a Group>,
+    /// The format of its tensors: the group's own, else the model's. `None` where the config
+    /// leaves it open.
+    pub format: Option<&'a str>,
+}
+
+impl<'a> Module<'a> {
+    /// How its weights are quantised, if the config says.
+    pub fn weights(&self) -> Option<&'a Weights> {
+        self.group?.weights.as_ref()
+    }
+}
+
+impl Config {
+    /// The config of a model, from `quantization_config` or (older) `compression_config` of
+    /// config.json or its `text_config`. `None` if neither is one of compressed-tensors.
+    pub fn new(configs: &Configs) -> Option<Config> {
+        // A manifest's tensors are described by the manifest alone.
+        if configs.manifest.is_some() {
+            return None;
+        }
+        let root = configs.config.as_ref()?;
+        let objects = [Some(root), root.get("text_config")];
+        let keys = ["quantization_config", "compression_config"];
+        objects
+            .iter()
+            .flatten()
+            .flat_map(|object| keys.iter().filter_map(|key| Some((*key, object.get(key)?))))
+            .find(|(key, value)| is_ours(key, value))
+            .map(|(_, value)| Config::parse(value))
+    }
+
+    fn parse(value: &Value) -> Config {
+        // The library's own objects nest the two halves; files on disk mostly do not.
+        let quantization = match value.get("quantization_config") {
+            Some(inner) if value.get("config_groups").is_none() => inner,
+            _ => value,
+        };
+        let mut config = Config {
+            format: string(quantization, "format"),
+            groups: Vec::new(),
+            targets: Targets::default(),
+            ignore: Targets::default(),
+            sparsity: value
+                .get("sparsity_config")
+                .and_then(|s| string(s, "format")),
+        };
+        let groups = quantization.get("config_groups").and_then(Value::as_object);
+        for (name, group) in groups.into_iter().flatten() {
+            let index = config.groups.len();
+            // A list of targets stands for a preset of that name; what presets say of bits and
+            // groups is then read from the tensors.
+            let targets = group.get("targets").unwrap_or(group);
+            for target in strings(targets) {
+                config.targets.add(target, index);
+            }
+            config.groups.push(Group {
+                name: name.clone(),
+                format: string(group, "format"),
+                weights: group.get("weights").and_then(Weights::parse),
+            });
+        }
+        for target in quantization.get("ignore").into_iter().flat_map(strings) {
+            config.ignore.add(target, 0);
+        }
+        config.targets.sort();
+        config.ignore.sort();
+        config
+    }
+
+    /// What it says of the module `path` (a tensor's name without `.weight…`). `matrix`: whether
+    /// its weight has two dimensions, which is what class names such as `Linear` are taken to mean.
+    pub fn module(&self, path: &str, matrix: bool) -> Module<'_> {
+        let ignored = self.ignore.find(path).is_some()
+            || matrix && self.ignore.find_class(path, false).is_some();
+        let group = if ignored {
+            None
+        } else {
+            self.targets
+                .find(path)
+                .or_else(|| self.targets.find_class(path, true).filter(|_| matrix))
+                .and_then(|index| self.groups.get(index))
+        };
+        let own = group.and_then(|g| g.format.as_deref());
+        let format = own.or(self.format.as_deref());
+        Module {
+            ignored,
+            group,
+            format: format.filter(|f| *f != "mixed-precision"),
+        }
+    }
+
+    /// The model's format name, `mixed-precision` included.
+    pub fn format(&self) -> Option<&str> {
+        self.format.as_deref()
+    }
+
+    /// The format name of its `sparsity_config`, such as `sparse-24-bitmask`.
+    pub fn sparsity_format(&self) -> Option<&str> {
+        self.sparsity.as_deref()
+    }
+}
+
+/// Whether a config object is one of compressed-tensors. `sparseml` is its name of early 2024.
+fn is_ours(key: &str, value: &Value) -> bool {
+    match value.get("quant_method").and_then(Value::as_str) {
+        Some(method) => matches!(method, "compressed-tensors" | "sparseml"),
+        None => {
+            value.get("config_groups").is_some() || key == "compression_config" && value.is_object()
+        }
+    }
+}
+
+fn string(value: &Value, key: &str) -> Option<String> {
+    Some(value.get(key)?.as_str()?.to_string())
+}
+
+fn strings(value: &Value) -> impl Iterator<Item = &str> {
+    value
+        .as_array()
+        .into_iter()
+        .flatten()
+        .filter_map(Value::as_str)
+}
+
+impl Weights {
+    pub(super) fn parse(value: &Value) -> Option<Weights> {
+        let object = value.as_object()?;
+        let text = |key: &str| Some(object.get(key)?.as_str()?.to_ascii_lowercase());
+        let group_size = object.get("group_size").and_then(Value::as_i64);
+        // As the library fills it in where it is left out: -1 means a whole row.
+        let strategy = match text("strategy").as_deref() {
+            Some("tensor") => Some(Strategy::Tensor),
+            Some("channel") => Some(Strategy::Channel),
+            Some("group") => Some(Strategy::Group),
+            Some("block") => Some(Strategy::Block),
+            Some("tensor_group") => Some(Strategy::TensorGroup),
+            Some(_) => None,
+            None => match group_size {
+                None => Some(Strategy::Tensor),
+                Some(-1) => Some(Strategy::Channel),
+                Some(g) => (g > 0).then_some(Strategy::Group),
+            },
+        };
+        Some(Weights {
+            bits: object
+                .get("num_bits")
+                .and_then(Value::as_u64)
+                .and_then(|bits| u32::try_from(bits).ok()),
+            float: text("type").map(|t| t == "float"),
+            symmetric: object.get("symmetric").and_then(Value::as_bool),
+            strategy,
+            group_size: group_size
+                .and_then(|g| u64::try_from(g).ok())
+                .filter(|&g| g > 0),
+            block_structure: object.get("block_structure").and_then(block_structure),
+        })
+    }
+}
+
+/// `[128, 128]`, or in older files `"128x128"`.
+fn block_structure(value: &Value) -> Option<[u64; 2]> {
+    let sides: Vec<u64> = match value {
+        Value::String(s) => s.split('x').map(|n| n.trim().parse().ok()).collect(),
+        Value::Array(a) => a.iter().map(Value::as_u64).collect(),
+        _ => None,
+    }?;
+    let sides: [u64; 2] = sides.try_into().ok()?;
+    sides.iter().all(|&n| n > 0).then_some(sides)
+}
+
+/// A list of targets, sorted by kind; each belongs to the group of that index.
+#[derive(Default)]
+struct Targets {
+    exact: HashMap<String, usize>,
+    /// Those of `exact` that may be class names, apart: lists of exact paths can be long.
+    classes: BTreeMap<String, usize>,
+    expressions: Vec<Expression>,
+}
+
+impl Targets {
+    fn add(&mut self, target: &str, group: usize) {
+        match target.strip_prefix("re:") {
+            None => {
+                self.exact.insert(target.to_string(), group);
+                if target.starts_with(|c: char| c.is_ascii_uppercase()) && !target.contains('.') {
+                    self.classes.insert(target.to_string(), group);
+                }
+            }
+            Some(text) => match self.expressions.iter_mut().find(|e| e.text == text) {
+                Some(same) => same.group = group,
+                None => self.expressions.push(Expression::new(text, group)),
+            },
+        }
+    }
+
+    /// Of several expressions that match, the library takes the first in the order of their texts.
+    fn sort(&mut self) {
+        self.expressions.sort_by(|a, b| a.text.cmp(&b.text));
+    }
+
+    /// The group of the exact path, else of the first expression that matches it.
+    fn find(&self, path: &str) -> Option<usize> {
+        let exact = self.exact.get(path).copied();
+        exact.or_else(|| {
+            let matching = self.expressions.iter().find(|e| e.matches(path));
+            matching.map(|e| e.group)
+        })
+    }
+
+    /// The group of the class name that fits a matrix at `path` best. Embeddings are told by their
+    /// names; `any` says whether a class that is neither `…Linear` nor an embedding (of which
+    /// headers tell nothing) counts as well.
+    fn find_class(&self, path: &str, any: bool) -> Option<usize> {
+        let last = path.rsplit('.').next().unwrap_or(path);
+        let embedding = last.contains("emb") || matches!(last, "wte" | "wpe");
+        let rank = |class: &str| match () {
+            () if class.contains("Embedding") => 3 * u8::from(embedding),
+            () if class.contains("Linear") => 2,
+            () => u8::from(any),
+        };
+        let fitting = self.classes.iter().filter(|(name, _)| rank(name) > 0);
+        // The best rank; of equals the first in the order of their names.
+        fitting
+            .min_by_key(|(name, _)| u8::MAX - rank(name))
+            .map(|(_, group)| *group)
+    }
+}
+
+/// An expression of Python's `re`, matched from the start of a path.
+struct Expression {
+    text: String,
+    group: usize,
+    /// `None`: this engine cannot compile it, and it counts as not matching.
+    regex: Option<Regex>,
+    /// It once ran past [`BACKTRACK_LIMIT`]; it is not run again.
+    gave_up: AtomicBool,
+}
+
+impl Expression {
+    fn new(text: &str, group: usize) -> Expression {
+        let regex = RegexBuilder::new(&format!(r"\A(?:{text})"))
+            .backtrack_limit(BACKTRACK_LIMIT)
+            .build()
+            .inspect_err(|e| log::warn!("quantization target 're:{text}' is not used: {e}"))
+            .ok();
+        Expression {
+            text: text.to_string(),
+            group,
+            regex,
+            gave_up: AtomicBool::new(false),
+        }
+    }
+
+    fn matches(&self, path: &str) -> bool {
+        let Some(regex) = &self.regex else {
+            return false;
+        };
+        if self.gave_up.load(Ordering::Relaxed) {
+            return false;
+        }
+        regex.is_match(path).unwrap_or_else(|e| {
+            if !self.gave_up.swap(true, Ordering::Relaxed) {
+                log::warn!(
+                    "quantization target 're:{}' is not used: {e} on '{path}'",
+                    self.text
+                );
+            }
+            false
+        })
+    }
+}

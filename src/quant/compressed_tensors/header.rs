@@ -1,0 +1,183 @@
+//! What headers and the config say of a pack-quantized layer, and what is wrong with them.
+
+use std::sync::Arc;
+
+use super::config::Weights;
+use super::{Anchor, Part};
+use crate::dtype::Dtype;
+
+pub(super) const SCALE: &str = "weight_scale";
+pub(super) const SHAPE: &str = "weight_shape";
+pub(super) const ZERO: &str = "weight_zero_point";
+pub(super) const ORDER: &str = "weight_g_idx";
+
+/// What headers and config say of a layer.
+pub(super) struct Head {
+    pub packed: u32,
+    /// Rows and words of a row.
+    pub size: [u64; 2],
+    pub scale: u32,
+    pub scale_dtype: Dtype,
+    /// One scale in all: such never join.
+    pub scalar: bool,
+    pub granularity: Granularity,
+    pub shape: u32,
+    pub wide_shape: bool,
+    pub zeros: Option<ZeroPart>,
+    /// `weight_g_idx`: index, name, length.
+    pub order: Option<(u32, Arc<str>, u64)>,
+    pub bits: Option<u32>,
+    pub group_size: Option<u64>,
+}
+
+/// What shares a scale.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Granularity {
+    Tensor,
+    /// Groups of a row; one is the whole row.
+    Groups(u64),
+}
+
+/// The zero points.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct ZeroPart {
+    pub tensor: u32,
+    /// Rows of words, if they are packed; else one byte each.
+    pub packed_rows: Option<u64>,
+}
+
+impl Head {
+    /// Reads them; an error is why there is no layer.
+    pub fn read(anchor: &Anchor, weights: Option<&Weights>) -> std::result::Result<Head, String> {
+        let &[n, words] = &*anchor.tensor.shape else {
+            return Err(format!(
+                "weight_packed has shape {:?}, needs two dimensions",
+                anchor.tensor.shape
+            ));
+        };
+        let bits = weights.and_then(|w| w.bits);
+        if let Some(bits) = bits.filter(|b| !(1..=8).contains(b)) {
+            return Err(format!(
+                "the config says {bits} bits; packed integers have 1 to 8"
+            ));
+        }
+        let need = |suffix: &str| {
+            anchor
+                .sibling(suffix)
+                .ok_or_else(|| format!("{suffix} is missing"))
+        };
+        let scale = need(SCALE)?;
+        let (scale_dtype, granularity) = check_scale(scale, n)?;
+        let shape = need(SHAPE)?;
+        let wide_shape = check_shape(shape)?;
+        let zeros = anchor.sibling(ZERO);
+        let symmetric = weights.and_then(|w| w.symmetric);
+        let zeros = match (symmetric, zeros) {
+            (Some(true), _) | (None, None) => None,
+            (Some(false), None) => {
+                return Err(format!(
+                    "{ZERO} is missing, the config says symmetric: false"
+                ));
+            }
+            (_, Some(zeros)) => Some(check_zeros(zeros, scale, granularity)?),
+        };
+        let order = match anchor.sibling(ORDER) {
+            Some(order) if order.tensor.dtype.is(Dtype::I32) && order.tensor.shape.len() == 1 => {
+                Some((
+                    order.index,
+                    order.tensor.name.clone(),
+                    order.tensor.shape[0],
+                ))
+            }
+            Some(order) => {
+                return Err(format!(
+                    "{ORDER} is {} {:?}, needs I32 of one dimension",
+                    order.tensor.dtype, order.tensor.shape
+                ));
+            }
+            None => None,
+        };
+        Ok(Head {
+            packed: anchor.index,
+            size: [n, words],
+            scale: scale.index,
+            scale_dtype,
+            scalar: scale.tensor.numel() == 1,
+            granularity,
+            shape: shape.index,
+            wide_shape,
+            zeros,
+            order,
+            bits,
+            group_size: weights.and_then(|w| w.group_size),
+        })
+    }
+}
+
+fn check_scale(scale: Part, n: u64) -> std::result::Result<(Dtype, Granularity), String> {
+    let dtype = scale.tensor.dtype.known();
+    let dtype = dtype
+        .filter(|d| matches!(d, Dtype::F16 | Dtype::BF16 | Dtype::F32))
+        .ok_or_else(|| format!("{SCALE} is {}, needs F16, BF16 or F32", scale.tensor.dtype))?;
+    let granularity = match *scale.tensor.shape {
+        [rows, groups] if rows == n => Granularity::Groups(groups),
+        _ if scale.tensor.numel() == 1 => Granularity::Tensor,
+        [rows] if rows == n => Granularity::Groups(1),
+        _ => {
+            return Err(format!(
+                "{SCALE} has shape {:?}, needs [{n}, groups], [{n}, 1] or [1] beside {n} packed rows",
+                scale.tensor.shape
+            ));
+        }
+    };
+    Ok((dtype, granularity))
+}
+
+/// Whether `weight_shape` holds 64-bit numbers.
+fn check_shape(shape: Part) -> std::result::Result<bool, String> {
+    match (shape.tensor.dtype.known(), shape.tensor.numel()) {
+        (Some(Dtype::I64), 2) => Ok(true),
+        (Some(Dtype::I32), 2) => Ok(false),
+        (_, elements) => Err(format!(
+            "{SHAPE} is {} of {elements} elements, needs I64 or I32 of 2",
+            shape.tensor.dtype
+        )),
+    }
+}
+
+/// Zero points are packed where there is one for each group or row, bytes where there is one for
+/// the tensor. Releases before 0.8 left them as bytes throughout.
+fn check_zeros(
+    zeros: Part,
+    scale: Part,
+    granularity: Granularity,
+) -> std::result::Result<ZeroPart, String> {
+    let tensor = zeros.index;
+    let shape = &*zeros.tensor.shape;
+    match (zeros.tensor.dtype.known(), granularity, shape) {
+        (Some(Dtype::I32), Granularity::Groups(groups), &[rows, columns]) if columns == groups => {
+            Ok(ZeroPart {
+                tensor,
+                packed_rows: Some(rows),
+            })
+        }
+        (Some(Dtype::I8), Granularity::Tensor, _) if zeros.tensor.numel() == 1 => Ok(ZeroPart {
+            tensor,
+            packed_rows: None,
+        }),
+        (Some(Dtype::I8), Granularity::Groups(_), _) if *shape == *scale.tensor.shape => {
+            Ok(ZeroPart {
+                tensor,
+                packed_rows: None,
+            })
+        }
+        (_, Granularity::Tensor, _) => Err(format!(
+            "{ZERO} is {} {shape:?}, needs I8 of one element beside one scale",
+            zeros.tensor.dtype
+        )),
+        (_, Granularity::Groups(groups), _) => Err(format!(
+            "{ZERO} is {} {shape:?}, needs I32 with {groups} columns, as {SCALE} has",
+            zeros.tensor.dtype
+        )),
+    }
+}

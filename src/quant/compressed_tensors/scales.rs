@@ -1,0 +1,232 @@
+//! Where the scales, zero points and column orders of packed rows come from.
+
+use std::sync::{Arc, OnceLock};
+
+use super::decode::Layout;
+use super::rows::{Shape, Span};
+use crate::dtype::Dtype;
+use crate::dtype::decode::{F8_E4M3, decode as widen};
+use crate::error::{Error, Result};
+use crate::view::{SharedView, View, read_all};
+
+/// Where scales come from.
+pub(super) enum Scales {
+    /// Stored as they count, in this dtype.
+    Stored(SharedView, Dtype),
+    /// F8_E4M3, each divided by the tensor's global scale (of this dtype).
+    Divided {
+        /// The F8_E4M3 scales.
+        scales: SharedView,
+        /// One number.
+        global: (SharedView, Dtype),
+        /// The 256 quotients, once they are known.
+        table: OnceLock<Box<[f32; 256]>>,
+    },
+}
+
+/// Where zero points come from. All are added to the offset that makes codes unsigned.
+pub(super) enum Zeros {
+    /// There are none.
+    Symmetric,
+    /// Packed I32, along the rows.
+    Packed(SharedView),
+    /// I8, shaped like the scales.
+    Bytes(SharedView),
+}
+
+/// `weight_g_idx`: which group each column belongs to.
+pub(super) struct Order {
+    /// The tensor's name, for errors.
+    pub name: Arc<str>,
+    /// Its bytes, I32.
+    pub view: SharedView,
+    /// What they say, once read; `None` inside for "no order".
+    pub groups: OnceLock<Option<Box<[u32]>>>,
+}
+
+/// `len` bytes of a view from `offset` on, in a buffer that grows and stays.
+pub(super) fn read<'a>(
+    view: &SharedView,
+    offset: u64,
+    len: u64,
+    buffer: &'a mut Vec<u8>,
+) -> Result<&'a [u8]> {
+    let len = len as usize;
+    if buffer.len() < len {
+        buffer.resize(len, 0);
+    }
+    let bytes = &mut buffer[..len];
+    view.read_at(offset, bytes)?;
+    Ok(bytes)
+}
+
+impl Scales {
+    /// The scales from … to (exclusive), into the start of `out`.
+    pub fn load(
+        &self,
+        (from, to): (u64, u64),
+        raw: &mut Vec<u8>,
+        out: &mut Vec<f32>,
+    ) -> Result<()> {
+        let n = (to - from) as usize;
+        out.resize(out.len().max(n), 0.0);
+        match self {
+            Scales::Stored(view, dtype) => {
+                let size = u64::from(dtype.bits() / 8);
+                let bytes = read(view, from * size, n as u64 * size, raw)?;
+                widen(*dtype, bytes, 0, &mut out[..n]);
+            }
+            Scales::Divided {
+                scales,
+                global,
+                table,
+            } => {
+                let table = match table.get() {
+                    Some(table) => table,
+                    None => {
+                        let quotients = divided(global)?;
+                        table.get_or_init(|| quotients)
+                    }
+                };
+                let codes = read(scales, from, n as u64, raw)?;
+                for (scale, &code) in out.iter_mut().zip(codes) {
+                    *scale = table[usize::from(code)];
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What each F8_E4M3 code comes to, divided by the global scale. Division, then rounding: a
+/// multiplication by the reciprocal is another number.
+fn divided((view, dtype): &(SharedView, Dtype)) -> Result<Box<[f32; 256]>> {
+    let mut global = [0.0];
+    widen(*dtype, &read_all(view)?, 0, &mut global);
+    Ok(Box::new(F8_E4M3.map(|scale| scale / global[0])))
+}
+
+impl Zeros {
+    /// The biases of integer codes, one beside each scale `from … to` (exclusive) of `rows`, into
+    /// `biases`; `false` if all codes have the same, `offset`.
+    pub fn load(
+        &self,
+        shape: &Shape,
+        span: &Span,
+        offset: i32,
+        raw: &mut Vec<u8>,
+        biases: &mut Vec<i32>,
+    ) -> Result<bool> {
+        let (from, to) = span.scales;
+        biases.clear();
+        match self {
+            Zeros::Symmetric => return Ok(false),
+            Zeros::Bytes(view) => {
+                let bytes = read(view, from, to - from, raw)?;
+                biases.extend(bytes.iter().map(|&z| offset + i32::from(z as i8)));
+            }
+            Zeros::Packed(view) => {
+                let zeros = PackedZeros::read(view, shape, span, raw)?;
+                let place = |i: u64| (i / shape.row_scales, i % shape.row_scales);
+                biases.extend((from..to).map(place).map(|(row, c)| zeros.code(row, c)));
+            }
+        }
+        Ok(true)
+    }
+}
+
+/// Zero points of a few rows: words of which each column is a run down the rows.
+struct PackedZeros<'a> {
+    layout: Layout,
+    words: &'a [[u8; 4]],
+    first_word: u64,
+    first_column: u64,
+    width: u64,
+}
+
+impl<'a> PackedZeros<'a> {
+    fn read(view: &SharedView, shape: &Shape, span: &Span, raw: &'a mut Vec<u8>) -> Result<Self> {
+        let (layout, columns) = (shape.layout, shape.row_scales);
+        let (rows, (from, to)) = (span.rows, span.scales);
+        // Of one row only the columns that are wanted; of several, all.
+        let (c0, c1) = match rows.0 == rows.1 {
+            true => (from % columns, from % columns + (to - from)),
+            false => (0, columns),
+        };
+        let first_word = layout.place(rows.0).0;
+        let (last, _, straddles) = layout.place(rows.1);
+        let count = last + u64::from(straddles) - first_word + 1;
+        let width = c1 - c0;
+        let bytes = if width == columns {
+            read(view, first_word * columns * 4, count * columns * 4, raw)?
+        } else {
+            raw.resize(raw.len().max((count * width * 4) as usize), 0);
+            let bytes = &mut raw[..(count * width * 4) as usize];
+            for (word, row) in (first_word..).zip(bytes.chunks_mut((width * 4) as usize)) {
+                view.read_at((word * columns + c0) * 4, row)?;
+            }
+            &*bytes
+        };
+        Ok(PackedZeros {
+            layout,
+            words: bytes.as_chunks().0,
+            first_word,
+            first_column: c0,
+            width,
+        })
+    }
+
+    fn code(&self, row: u64, column: u64) -> i32 {
+        let (word, low, straddles) = self.layout.place(row);
+        let at = |word: u64| {
+            let i = (word - self.first_word) * self.width + column - self.first_column;
+            u64::from(u32::from_le_bytes(self.words[i as usize]))
+        };
+        let next = if straddles { at(word + 1) << 32 } else { 0 };
+        ((at(word) | next) >> low & ((1 << self.layout.bits) - 1)) as i32
+    }
+}
+
+impl Order {
+    /// The group of each column; `None` where the tensor says "no order".
+    ///
+    /// # Errors
+    /// It cannot be read, or names a group that does not exist.
+    pub fn groups(&self, count: u64, columns: u64) -> Result<Option<&[u32]>> {
+        if self.groups.get().is_none() {
+            let groups = read_order(&*self.view, count, columns)?;
+            let groups = groups.map_err(|problem| Error::data(&*self.name, problem))?;
+            let _ = self.groups.set(groups);
+        }
+        Ok(self.groups.get().and_then(|g| g.as_deref()))
+    }
+}
+
+/// Reads and checks a `weight_g_idx`. The inner result is what is wrong with its contents.
+///
+/// # Errors
+/// It cannot be read.
+#[allow(clippy::type_complexity)]
+pub(super) fn read_order(
+    view: &dyn View,
+    count: u64,
+    columns: u64,
+) -> Result<std::result::Result<Option<Box<[u32]>>, String>> {
+    let bytes = read_all(view)?;
+    let words = bytes.as_chunks().0;
+    let groups: Vec<i32> = words.iter().map(|b| i32::from_le_bytes(*b)).collect();
+    // What the library writes where nothing was reordered.
+    if groups.contains(&-1) {
+        return Ok(Ok(None));
+    }
+    let out_of_range = |g: &i32| u64::try_from(*g).map_or(true, |g| g >= count);
+    let bad = groups.iter().filter(|g| out_of_range(g)).count();
+    Ok(match groups.iter().position(out_of_range) {
+        Some(at) => Err(format!(
+            "column {at} names group {}, but the groups are 0 to {} ({bad} of {columns} columns name none)",
+            groups[at],
+            count - 1
+        )),
+        None => Ok(Some(groups.iter().map(|&g| g as u32).collect())),
+    })
+}

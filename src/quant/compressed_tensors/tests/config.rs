@@ -1,0 +1,167 @@
+//! What configs say of modules.
+
+use serde_json::{Value, json};
+
+use crate::catalog::Configs;
+use crate::quant::compressed_tensors::config::{Config, Strategy, Weights};
+
+fn config(value: Value) -> Config {
+    let configs = Configs {
+        config: Some(value),
+        ..Configs::default()
+    };
+    Config::new(&configs).expect("a compressed-tensors config")
+}
+
+fn groups(groups: Value, ignore: Value) -> Config {
+    config(json!({"quantization_config": {
+        "quant_method": "compressed-tensors", "format": "pack-quantized",
+        "config_groups": groups, "ignore": ignore}}))
+}
+
+fn bits(config: &Config, path: &str) -> Option<u32> {
+    config.module(path, true).weights()?.bits
+}
+
+#[test]
+fn an_exact_path_wins_over_an_expression_over_a_class() {
+    let c = groups(
+        json!({
+            "a": {"targets": ["Linear"], "weights": {"num_bits": 4}},
+            "b": {"targets": ["re:.*down_proj"], "weights": {"num_bits": 8}},
+            "c": {"targets": ["m.1.down_proj"], "weights": {"num_bits": 3}},
+        }),
+        json!(["lm_head", "re:.*gate$"]),
+    );
+    assert_eq!(bits(&c, "m.0.q_proj"), Some(4));
+    assert_eq!(bits(&c, "m.0.down_proj"), Some(8));
+    assert_eq!(bits(&c, "m.1.down_proj"), Some(3));
+    assert!(c.module("lm_head", true).ignored);
+    assert!(c.module("lm_head", true).group.is_none());
+    assert!(c.module("m.0.gate", true).ignored);
+    assert!(!c.module("m.0.gate_proj", true).ignored);
+    assert!(!c.module("m.lm_head", true).ignored);
+    assert!(c.module("m.0.norm", false).group.is_none());
+    assert_eq!(c.module("m.0.down_proj", false).group.unwrap().name, "b");
+}
+
+#[test]
+fn expressions_match_from_the_start_as_pythons_re_match() {
+    let c = groups(
+        json!({"g": {"targets": [r"re:model\.layers\.[0-3]\.", "re:(?!vision).*fc1$"],
+                     "weights": {"num_bits": 4}}}),
+        json!([r"re:mtp|draft"]),
+    );
+    // Anchored at the start only: the end is free, the front is not.
+    assert_eq!(bits(&c, "model.layers.2.q_proj"), Some(4));
+    assert_eq!(bits(&c, "x.model.layers.2.q_proj"), None);
+    // Lookahead, which the linear-time engines do not have.
+    assert_eq!(bits(&c, "text.fc1"), Some(4));
+    assert_eq!(bits(&c, "vision.fc1"), None);
+    // The anchor covers both alternatives.
+    assert!(c.module("draft.0", true).ignored);
+    assert!(!c.module("a.draft", true).ignored);
+}
+
+#[test]
+fn of_several_expressions_the_first_by_text_wins_and_the_later_group_has_a_shared_one() {
+    let c = groups(
+        json!({
+            "a": {"targets": ["re:.*proj", "re:.*b"], "weights": {"num_bits": 8}},
+            "b": {"targets": ["re:.*k_proj", "re:.*b"], "weights": {"num_bits": 4}},
+        }),
+        Value::Null,
+    );
+    assert_eq!(bits(&c, "0.k_proj"), Some(4));
+    assert_eq!(bits(&c, "0.q_proj"), Some(8));
+    assert_eq!(bits(&c, "0.b"), Some(4));
+}
+
+#[test]
+fn expressions_that_cannot_be_used_match_nothing_and_never_hang() {
+    let c = groups(
+        json!({"g": {"targets": ["re:(", r"re:(?=(a+)+$)a+b"], "weights": {"num_bits": 4}}}),
+        Value::Null,
+    );
+    let start = std::time::Instant::now();
+    let path = "a".repeat(64) + "c";
+    for _ in 0..10_000 {
+        assert!(c.module(&path, true).group.is_none());
+    }
+    assert!(start.elapsed().as_secs() < 5);
+}
+
+#[test]
+fn class_names_tell_embeddings_from_other_matrices() {
+    let c = groups(
+        json!({
+            "a": {"targets": ["Embedding"], "weights": {"num_bits": 8}},
+            "b": {"targets": ["Linear"], "weights": {"num_bits": 4}},
+        }),
+        json!(["LlamaDecoderLayer"]),
+    );
+    assert_eq!(bits(&c, "model.embed_tokens"), Some(8));
+    assert_eq!(bits(&c, "model.layers.0.q_proj"), Some(4));
+    let lm_head = groups(
+        json!({"a": {"targets": ["lm_head"], "weights": {"num_bits": 8}}}),
+        json!([]),
+    );
+    assert_eq!(bits(&lm_head, "lm_head"), Some(8));
+    assert_eq!(bits(&lm_head, "q_proj"), None);
+    let ignored = groups(json!({}), json!(["Linear"]));
+    assert!(ignored.module("q_proj", true).ignored);
+    assert!(!ignored.module("norm", false).ignored);
+}
+
+#[test]
+fn the_format_is_the_groups_own_where_it_has_one() {
+    let c = config(json!({"text_config": {"quantization_config": {
+        "quant_method": "compressed-tensors", "format": "mixed-precision",
+        "config_groups": {
+            "a": {"targets": ["re:.*mlp"], "format": "nvfp4-pack-quantized"},
+            "b": {"targets": ["Linear"]}}}}}));
+    assert_eq!(c.module("0.mlp", true).format, Some("nvfp4-pack-quantized"));
+    assert_eq!(c.module("0.q", true).format, None);
+    assert_eq!(c.format(), Some("mixed-precision"));
+    let plain = groups(json!({}), json!([]));
+    assert_eq!(plain.module("q", true).format, Some("pack-quantized"));
+}
+
+#[test]
+fn older_places_and_spellings_are_read() {
+    let c = config(json!({"compression_config": {
+        "sparsity_config": {"format": "sparse-24-bitmask"},
+        "config_groups": {
+            "W4A16": ["re:preset"],
+            "b": {"targets": ["Linear"], "weights": {
+                "num_bits": 8, "type": "FLOAT", "strategy": "Block",
+                "block_structure": "64x128", "symmetric": true}}}}}));
+    assert_eq!(c.sparsity_format(), Some("sparse-24-bitmask"));
+    let w = c.module("q", true).weights().unwrap();
+    assert_eq!(w.strategy, Some(Strategy::Block));
+    assert_eq!(w.block_structure, Some([64, 128]));
+    assert_eq!((w.float, w.symmetric), (Some(true), Some(true)));
+    assert_eq!(c.module("preset", true).group.unwrap().name, "W4A16");
+    assert!(c.module("preset", true).weights().is_none());
+    let inferred = |g: Value| Weights::parse(&json!({"group_size": g})).unwrap();
+    assert_eq!(inferred(json!(-1)).strategy, Some(Strategy::Channel));
+    assert_eq!(inferred(json!(-1)).group_size, None);
+    assert_eq!(inferred(json!(128)).strategy, Some(Strategy::Group));
+    assert_eq!(inferred(Value::Null).strategy, Some(Strategy::Tensor));
+}
+
+#[test]
+fn other_methods_configs_are_not_ours() {
+    let configs = |v: Value| Configs {
+        config: Some(v),
+        ..Configs::default()
+    };
+    let fp8 = json!({"quantization_config": {"quant_method": "fp8"}});
+    assert!(Config::new(&configs(fp8)).is_none());
+    assert!(Config::new(&configs(json!({"quantization_config": 7}))).is_none());
+    let odd = json!({"quantization_config": {"quant_method": "compressed-tensors",
+        "config_groups": {"a": {"targets": [7, null], "weights": {"num_bits": -1,
+        "group_size": "x", "block_structure": [0, 1]}}}, "ignore": {"a": 1}}});
+    let c = Config::new(&configs(odd)).unwrap();
+    assert!(c.module("a", true).group.is_none());
+}

@@ -1,0 +1,243 @@
+//! FP8, in all its spellings (transformers, DeepSeek, compressed-tensors, ModelOpt, fbgemm): F8 codes
+//! under the weight's own name, each multiplied by the scale of its block, row or tensor. And
+//! DeepSeek-V4's experts, pairs of FP4 codes in I8 with a scale for every 32.
+//!
+//! value = widen(code) · widen(scale), one rounding. "inv" in a scale's name is history: it is never
+//! divided by. U8 scales are E8M0 exponents.
+//!
+//! Sources: huggingface/transformers `integrations/finegrained_fp8.py`; deepseek-ai/DeepSeek-V3
+//! `inference/fp8_cast_bf16.py`; vllm-project/compressed-tensors `compressors/`;
+//! NVIDIA/TensorRT-Model-Optimizer `modelopt/torch/export/quant_utils.py`.
+
+use std::sync::Arc;
+
+use super::declared::{Declared, Kind};
+use super::module::{Module, elsewhere};
+use super::parts::{scale_component, scale_dtype, unpacked_pairs, weight_component};
+use super::scale_grid::ScaleGrid;
+use super::scaled::{Extra, ScaledKernel};
+use super::{Format, Layer, Recognised, Recogniser, Target};
+use crate::catalog::{Catalog, StoredTensor};
+use crate::dtype::Dtype;
+
+/// The format; see the module.
+pub struct Fp8;
+
+/// What the scale of `X.weight` may be called, in the order in which it is looked for.
+const SCALES: [&str; 4] = ["weight_scale_inv", "weight_scale", "scale", "qscale_weight"];
+/// Those of FP4 pairs.
+const PAIR_SCALES: [&str; 2] = ["weight_scale_inv", "scale"];
+/// Stacked experts, whose names have no `.weight`: the last components.
+const STACKED: [&str; 2] = ["gate_up_proj", "down_proj"];
+/// What their scale's name adds to theirs.
+const STACKED_SCALE: &str = "_scale_inv";
+/// Values for each scale of FP4 pairs.
+const PAIR_GROUP: u64 = 32;
+
+impl Format for Fp8 {
+    fn open<'a>(&self, catalog: &'a Catalog) -> Option<Box<dyn Recogniser + 'a>> {
+        let declared = Declared::new(&catalog.configs);
+        let pairs = declared.is_fp8_method();
+        let some = catalog.tensors.iter().any(|t| {
+            t.dtype
+                .known()
+                .is_some_and(|d| d.is_f8() || pairs && d == Dtype::I8)
+        });
+        some.then(|| Box::new(Model { catalog, declared }) as Box<dyn Recogniser + 'a>)
+    }
+}
+
+struct Model<'a> {
+    catalog: &'a Catalog,
+    declared: Declared,
+}
+
+/// A weight that may be this format's, and its scale, if there is one.
+struct Found<'a> {
+    /// Its module's path, as configs name it.
+    path: &'a str,
+    /// The scale's index and the S of its name; `None` for stacked experts, which join no further.
+    scale: Option<(u32, Option<&'static str>)>,
+}
+
+impl Recogniser for Model<'_> {
+    fn recognise(&self, index: u32, tensor: &StoredTensor) -> Option<Recognised> {
+        let dtype = tensor.dtype.known()?;
+        if dtype.is_f8() {
+            let found = self.find(tensor, &SCALES)?;
+            self.f8(index, tensor, dtype, &found)
+        } else if dtype == Dtype::I8 && self.declared.is_fp8_method() {
+            let found = self.find(tensor, &PAIR_SCALES)?;
+            self.pairs(index, tensor, &found)
+        } else {
+            None
+        }
+    }
+}
+
+impl Model<'_> {
+    fn find<'t>(&'t self, tensor: &'t StoredTensor, scales: &[&'static str]) -> Option<Found<'t>> {
+        if let Some(module) = Module::of_weight(self.catalog, &tensor.name) {
+            let scale = scales
+                .iter()
+                .find_map(|s| Some((module.find(s)?, Some(*s))));
+            let path = module.path();
+            return Some(Found { path, scale });
+        }
+        let (experts, last) = tensor.name.rsplit_once('.')?;
+        if tensor.shape.len() != 3
+            || !STACKED.contains(&last)
+            || experts != "experts" && !experts.ends_with(".experts")
+        {
+            return None;
+        }
+        let scale = self.catalog.find(&[&*tensor.name, STACKED_SCALE].concat());
+        Some(Found {
+            path: &tensor.name,
+            scale: scale.map(|index| (index, None)),
+        })
+    }
+
+    fn f8(
+        &self,
+        index: u32,
+        tensor: &StoredTensor,
+        dtype: Dtype,
+        found: &Found<'_>,
+    ) -> Option<Recognised> {
+        let matrix = tensor.shape.len() == 2;
+        let outcome = match found.scale {
+            Some(scale) => self.scaled(index, tensor, dtype, found.path, scale),
+            // Left alone, or of a model that is not FP8 at all: plain numbers.
+            None if self.declared.kind(found.path, matrix) != Some(Kind::Fp8) => return None,
+            None => Err(self.no_scale(tensor, &SCALES)),
+        };
+        Some(recognised("fp8", index, found, None, outcome))
+    }
+
+    fn scaled(
+        &self,
+        index: u32,
+        tensor: &StoredTensor,
+        dtype: Dtype,
+        path: &str,
+        (scale, suffix): (u32, Option<&'static str>),
+    ) -> Result<Layer, String> {
+        let scales = &self.catalog.tensors[scale as usize];
+        let scale_dtype = scale_dtype(scales)?;
+        let grid = ScaleGrid::find(&tensor.shape, &scales.shape, || {
+            self.declared.block(path, tensor.shape.len() == 2)
+        })?;
+        let components = suffix.map_or(Vec::new(), |suffix| {
+            vec![
+                weight_component(index),
+                scale_component(suffix, scale, &grid),
+            ]
+        });
+        Ok(Layer {
+            bits: 8,
+            group_size: grid.group_size(),
+            shape: tensor.shape.clone(),
+            exact: scale_dtype == Dtype::F8_E8M0,
+            components,
+            compatible: format!(
+                "{dtype}, {grid}, scales {}, K {}",
+                scales.dtype,
+                grid.cols()
+            ),
+            kernel: Arc::new(ScaledKernel {
+                code: dtype,
+                scale: scale_dtype,
+                grid,
+                extra: Extra::None,
+                numel: tensor.numel(),
+            }),
+        })
+    }
+
+    /// FP4 pairs in I8.
+    fn pairs(&self, index: u32, tensor: &StoredTensor, found: &Found<'_>) -> Option<Recognised> {
+        let outcome = match found.scale {
+            Some(scale) => self.scaled_pairs(index, tensor, scale),
+            // Only experts are such pairs; another I8 tensor is plain.
+            None if !found.path.contains("experts.")
+                || !self.declared.has_fp4_experts()
+                || self.declared.kind(found.path, true).is_none() =>
+            {
+                return None;
+            }
+            None => Err(self.no_scale(tensor, &PAIR_SCALES)),
+        };
+        let values = tensor.numel().checked_mul(2);
+        Some(recognised("fp4", index, found, values, outcome))
+    }
+
+    fn scaled_pairs(
+        &self,
+        index: u32,
+        tensor: &StoredTensor,
+        (scale, suffix): (u32, Option<&'static str>),
+    ) -> Result<Layer, String> {
+        let scales = &self.catalog.tensors[scale as usize];
+        let scale_dtype = scale_dtype(scales)?;
+        let (shape, values) = unpacked_pairs(&tensor.shape)?;
+        let grid = ScaleGrid::groups(&shape, &scales.shape, PAIR_GROUP)?;
+        let components = suffix.map_or(Vec::new(), |suffix| {
+            vec![
+                weight_component(index),
+                scale_component(suffix, scale, &grid),
+            ]
+        });
+        Ok(Layer {
+            bits: 4,
+            group_size: Some(PAIR_GROUP),
+            shape: shape.into(),
+            exact: scale_dtype == Dtype::F8_E8M0,
+            components,
+            compatible: format!(
+                "FP4 pairs, {grid}, scales {}, K {}",
+                scales.dtype,
+                grid.cols()
+            ),
+            kernel: Arc::new(ScaledKernel {
+                code: Dtype::F4,
+                scale: scale_dtype,
+                grid,
+                extra: Extra::None,
+                numel: values,
+            }),
+        })
+    }
+
+    fn no_scale(&self, tensor: &StoredTensor, scales: &[&str]) -> String {
+        let names = match Module::of_weight(self.catalog, &tensor.name) {
+            Some(module) => module.names(scales),
+            None => format!("{}{STACKED_SCALE}", tensor.name),
+        };
+        format!(
+            "{} says it is quantised, but it has no scale ({names}){}",
+            self.declared.source(),
+            elsewhere(self.catalog)
+        )
+    }
+}
+
+fn recognised(
+    method: &'static str,
+    index: u32,
+    found: &Found<'_>,
+    parameters: Option<u64>,
+    outcome: Result<Layer, String>,
+) -> Recognised {
+    let scale = found.scale.map(|(index, _)| index);
+    Recognised {
+        method,
+        parts: [index].into_iter().chain(scale).collect(),
+        target: Target::Anchor,
+        parameters,
+        outcome: outcome.into(),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,456 @@
+//! The contract's worked examples; what is recognised under which names; every kind of damage; and
+//! what fusions make of it.
+
+use serde_json::{Value, json};
+
+use crate::dtype::Dtype;
+use crate::model::{Model, ModelOptions, Origin};
+use crate::quant::testing::{Stored, TestModel, stored};
+use crate::view::read_all;
+
+fn fp8(block: Value) -> Value {
+    json!({"quantization_config": {"quant_method": "fp8", "weight_block_size": block}})
+}
+
+fn bits(values: &[f32]) -> Vec<u32> {
+    values.iter().map(|v| v.to_bits()).collect()
+}
+
+/// An E4M3 weight of ones and a scale of 1 everywhere.
+fn ones(name: &str, weight: &[u64], scale: &str, dtype: Dtype, shape: &[u64]) -> [Stored; 2] {
+    let count = |shape: &[u64]| shape.iter().product::<u64>() as usize;
+    let one: &[u8] = match dtype {
+        Dtype::F32 => &[0, 0, 0x80, 0x3F],
+        Dtype::BF16 => &[0x80, 0x3F],
+        Dtype::F16 => &[0, 0x3C],
+        Dtype::F64 => &[0, 0, 0, 0, 0, 0, 0xF0, 0x3F],
+        Dtype::I32 => &[1, 0, 0, 0],
+        Dtype::I8 => &[1],
+        _ => &[127],
+    };
+    [
+        stored(name, Dtype::F8_E4M3, weight, vec![0x38; count(weight)]),
+        stored(scale, dtype, shape, one.repeat(count(shape))),
+    ]
+}
+
+#[test]
+fn the_worked_examples_come_out() {
+    let weight = || {
+        stored(
+            "w.weight",
+            Dtype::F8_E4M3,
+            &[1, 4],
+            [0x38, 0xB8, 0x7E, 0x01],
+        )
+    };
+    let scale = |dtype, shape: &[u64], bytes: &[u8]| stored("w.weight_scale", dtype, shape, bytes);
+    let f32_scale = [0x0A, 0xD7, 0x23, 0x3C];
+    let model = TestModel::safetensors(
+        &[weight(), scale(Dtype::F32, &[1], &f32_scale)],
+        Value::Null,
+    );
+    assert_eq!(
+        bits(&model.values("w.weight")),
+        [0x3C23_D70A, 0xBC23_D70A, 0x408F_5C29, 0x37A3_D70A]
+    );
+    let bf16 = scale(Dtype::BF16, &[1, 1], &[0xC0, 0x3C]);
+    let model = TestModel::safetensors(&[weight(), bf16], Value::Null);
+    let exact = 0.023_437_5;
+    let want = [exact, -exact, 448.0 * exact, exact / 512.0];
+    assert_eq!(model.values("w.weight"), want);
+}
+
+#[test]
+fn u8_scales_are_exponents_subnormals_included() {
+    for dtype in [Dtype::U8, Dtype::F8_E8M0] {
+        let codes: Vec<u8> = [0x38, 0x01, 0x80, 0x7E].repeat(24);
+        let model = TestModel::safetensors(
+            &[
+                stored("w.weight", Dtype::F8_E4M3, &[1, 96], codes),
+                stored("w.weight_scale_inv", dtype, &[1, 3], [130, 0, 255]),
+            ],
+            Value::Null,
+        );
+        let layer = model.layer("w.weight");
+        assert!(layer.exact);
+        assert_eq!(layer.group_size, Some(32));
+        let values = model.values("w.weight");
+        assert_eq!(bits(&values[..4]), bits(&[8.0, 8.0 / 512.0, -0.0, 3584.0]));
+        // 2^-127, 2^-136, -0, 448 · 2^-127.
+        assert_eq!(
+            bits(&values[32..36]),
+            [0x0040_0000, 0x0000_2000, 0x8000_0000, 0x0460_0000]
+        );
+        assert!(values[64..].iter().all(|v| v.is_nan()));
+    }
+}
+
+#[test]
+fn the_scale_has_many_names_and_the_first_wins() {
+    for scale in ["weight_scale_inv", "weight_scale", "scale", "qscale_weight"] {
+        for prefix in ["m.", ""] {
+            let names = [format!("{prefix}weight"), format!("{prefix}{scale}")];
+            let model = TestModel::safetensors(
+                &ones(&names[0], &[4, 4], &names[1], Dtype::F32, &[]),
+                Value::Null,
+            );
+            let layer = model.layer(&names[0]);
+            assert_eq!((layer.bits, layer.exact), (8, false), "{scale}");
+            assert_eq!(model.values(&names[0]), [1.0; 16]);
+        }
+    }
+    let [weight, first] = ones("m.weight", &[4, 4], "m.weight_scale_inv", Dtype::F32, &[]);
+    let [_, second] = ones("m.weight", &[4, 4], "m.scale", Dtype::I32, &[]);
+    let model = TestModel::safetensors(&[weight, second, first], Value::Null);
+    assert_eq!(model.values("m.weight"), [1.0; 16]);
+    // Not a weight's name, or not a weight: plain.
+    let [weight, scale] = ones("m.xweight", &[4, 4], "m.xweight_scale", Dtype::F32, &[]);
+    let model = TestModel::safetensors(&[weight, scale], fp8(Value::Null));
+    assert!(model.recognised("m.xweight").is_none());
+    assert!(model.recognised("m.xweight_scale").is_none());
+}
+
+#[test]
+fn every_float_is_a_scale() {
+    for dtype in [
+        Dtype::F64,
+        Dtype::F32,
+        Dtype::BF16,
+        Dtype::F16,
+        Dtype::F8_E8M0,
+        Dtype::U8,
+    ] {
+        let tensors = ones("m.weight", &[2, 2], "m.scale", dtype, &[2]);
+        let model = TestModel::safetensors(&tensors, Value::Null);
+        assert_eq!(model.values("m.weight"), [1.0; 4], "{dtype}");
+    }
+}
+
+#[test]
+fn a_hundred_and_thirty_six_rows_with_two_rows_of_scales_are_128_and_8() {
+    let codes = vec![0x38; 136 * 2];
+    let scales: Vec<u8> = [1f32, 2.0].iter().flat_map(|s| s.to_le_bytes()).collect();
+    let model = TestModel::safetensors(
+        &[
+            stored("m.weight", Dtype::F8_E4M3, &[136, 2], codes),
+            stored("m.weight_scale_inv", Dtype::F32, &[2, 1], scales),
+        ],
+        fp8(json!([128, 128])),
+    );
+    let values = model.values("m.weight");
+    assert!(values[..256].iter().all(|&v| v == 1.0));
+    assert!(values[256..].iter().all(|&v| v == 2.0));
+    let layer = model.layer("m.weight");
+    assert_eq!(layer.group_size, Some(128));
+    assert!(!layer.components[1].whole);
+}
+
+#[test]
+fn the_block_is_the_matching_groups() {
+    let model = |block: Value| {
+        TestModel::safetensors(
+            &ones(
+                "m.weight",
+                &[200, 200],
+                "m.weight_scale",
+                Dtype::BF16,
+                &[2, 4],
+            ),
+            json!({"quantization_config": {"quant_method": "compressed-tensors",
+                "format": "float-quantized", "config_groups": {"g": {"targets": ["Linear"],
+                "weights": {"num_bits": 8, "type": "float", "strategy": "block",
+                            "block_structure": block}}}}}),
+        )
+    };
+    let declared = model(json!([150, 60])).layer("m.weight");
+    assert!(
+        declared.compatible.contains("blocks of 150 x 60"),
+        "{}",
+        declared.compatible
+    );
+    let derived = model(Value::Null).layer("m.weight");
+    assert!(
+        derived.compatible.contains("blocks of 100 x 50"),
+        "{}",
+        derived.compatible
+    );
+}
+
+#[test]
+fn stacked_experts_need_no_weight_in_their_name() {
+    let name = "m.experts.gate_up_proj";
+    let scale = "m.experts.gate_up_proj_scale_inv";
+    let tensors = ones(name, &[2, 130, 256], scale, Dtype::F32, &[2, 2, 2]);
+    let model = TestModel::safetensors(&tensors, fp8(json!([128, 128])));
+    let layer = model.layer(name);
+    assert!(layer.components.is_empty());
+    assert_eq!(*layer.shape, [2, 130, 256]);
+    assert_eq!(model.values(name), vec![1.0; 2 * 130 * 256]);
+    // Without its scale it is damaged in an FP8 model, plain in any other.
+    let [alone, _] = tensors;
+    let model = TestModel::safetensors(&[alone], fp8(Value::Null));
+    assert!(model.reason(name).contains(scale));
+    let [alone, _] = ones(name, &[2, 2, 2], scale, Dtype::F32, &[2, 1, 1]);
+    assert!(
+        TestModel::safetensors(&[alone], Value::Null)
+            .recognised(name)
+            .is_none()
+    );
+}
+
+#[test]
+fn a_lone_f8_tensor_is_plain_unless_the_config_wants_a_scale() {
+    let model = |config: Value| {
+        let [weight, _] = ones("m.q.weight", &[4, 4], "", Dtype::F32, &[]);
+        TestModel::safetensors(&[weight], config)
+    };
+    for plain in [
+        Value::Null,
+        json!({"quantization_config": {"quant_method": "gptq"}}),
+        json!({"quantization_config": {"quant_method": "fp8", "modules_to_not_convert": ["m.q"]}}),
+        json!({"quantization_config": {"quant_method": "fp8", "ignored_layers": ["q"]}}),
+        json!({"quantization_config": {"quant_method": "modelopt", "quant_algo": "FP8",
+            "ignore": ["m.*"]}}),
+        json!({"quantization_config": {"quant_method": "modelopt", "quant_algo": "NVFP4"}}),
+        json!({"quantization_config": {"quant_method": "compressed-tensors",
+            "format": "float-quantized", "ignore": ["re:.*q$"],
+            "config_groups": {"g": {"targets": ["Linear"], "weights": {"num_bits": 8}}}}}),
+    ] {
+        assert!(
+            model(plain.clone()).recognised("m.q.weight").is_none(),
+            "{plain}"
+        );
+    }
+    for (torn, said) in [
+        (json!({"quant_method": "fp8"}), "quant_method fp8"),
+        (
+            json!({"quant_method": "fbgemm_fp8"}),
+            "quant_method fbgemm_fp8",
+        ),
+        (
+            json!({"quant_method": "modelopt", "quant_algo": "FP8"}),
+            "quant_algo FP8",
+        ),
+        (
+            json!({"quant_method": "compressed-tensors", "format": "float-quantized",
+                "config_groups": {"g": {"targets": ["Linear"], "weights": {"num_bits": 8}}}}),
+            "float-quantized",
+        ),
+    ] {
+        let reason = model(json!({ "quantization_config": torn })).reason("m.q.weight");
+        assert!(reason.contains(said), "{reason}");
+        assert!(reason.contains("m.q.weight_scale_inv"), "{reason}");
+    }
+}
+
+#[test]
+fn damage_has_a_reason_with_numbers() {
+    type Case = (
+        &'static [u64],
+        Dtype,
+        &'static [u64],
+        &'static [&'static str],
+    );
+    let cases: [Case; 6] = [
+        (
+            &[136, 256],
+            Dtype::F32,
+            &[3, 2],
+            &["[3, 2]", "[136, 256]", "128 x 128"],
+        ),
+        (&[136, 256], Dtype::F32, &[2, 2, 2], &["3 dimensions"]),
+        (&[136, 256], Dtype::F32, &[135], &["[135]"]),
+        (&[136, 256], Dtype::I32, &[2, 2], &["I32", "no float"]),
+        (&[136, 256], Dtype::I8, &[2, 2], &["I8", "no float"]),
+        (&[2, 136, 256], Dtype::F32, &[3, 2, 2], &["experts"]),
+    ];
+    for (weight, dtype, scale, parts) in cases {
+        let tensors = ones("m.weight", weight, "m.weight_scale", dtype, scale);
+        let model = TestModel::safetensors(&tensors, Value::Null);
+        let reason = model.reason("m.weight");
+        assert!(parts.iter().all(|p| reason.contains(p)), "{reason}");
+        // Raw stays, values go, and meta.json says why.
+        let model = Model::new(model.catalog, ModelOptions::default());
+        let (id, tensor) = model.find("m.weight").unwrap();
+        assert!(tensor.values.is_none());
+        let len = weight.iter().product::<u64>();
+        assert_eq!(
+            read_all(&*model.raw(id).unwrap()).unwrap().len() as u64,
+            len
+        );
+        assert!(model.f32(id).unwrap().is_none());
+        let meta = String::from_utf8(crate::meta::meta_json(&model, id)).unwrap();
+        assert!(meta.contains("\"error\""), "{meta}");
+    }
+}
+
+#[test]
+fn fp4_pairs_are_found_in_fp8_models_only() {
+    let tensors = || {
+        [
+            stored(
+                "m.experts.0.w1.weight",
+                Dtype::I8,
+                &[2, 32],
+                [0x10, 0x9F].repeat(32),
+            ),
+            stored(
+                "m.experts.0.w1.scale",
+                Dtype::F8_E8M0,
+                &[2, 2],
+                [127, 128, 0, 255],
+            ),
+        ]
+    };
+    let name = "m.experts.0.w1.weight";
+    let model = TestModel::safetensors(&tensors(), fp8(json!([128, 128])));
+    let layer = model.layer(name);
+    assert_eq!(
+        (layer.bits, layer.group_size, layer.exact),
+        (4, Some(32), true)
+    );
+    assert_eq!(*layer.shape, [2, 64]);
+    assert_eq!(model.recognised(name).unwrap().parameters, Some(128));
+    let values = model.values(name);
+    assert_eq!(values[..4], [0.0, 0.5, -6.0, -0.5]);
+    assert_eq!(values[32..36], [0.0, 1.0, -12.0, -1.0]);
+    assert_eq!(values[65].to_bits(), 0x0020_0000);
+    assert!(values[96].is_nan());
+    // Elsewhere I8 is I8.
+    assert!(
+        TestModel::safetensors(&tensors(), Value::Null)
+            .recognised(name)
+            .is_none()
+    );
+    // One scale for 16: not these pairs, and not plain either.
+    let [weight, _] = tensors();
+    let wrong = stored("m.experts.0.w1.scale", Dtype::F8_E8M0, &[2, 4], [127; 8]);
+    let reason = TestModel::safetensors(&[weight, wrong], fp8(Value::Null)).reason(name);
+    assert!(
+        reason.contains("[2, 4]") && reason.contains("[2, 64]"),
+        "{reason}"
+    );
+    // Torn: only where the config says that experts are pairs.
+    let [weight, _] = tensors();
+    let torn = json!({"quantization_config": {"quant_method": "fp8", "expert_dtype": "fp4"}});
+    let reason = TestModel::safetensors(&[weight], torn).reason(name);
+    assert!(
+        reason.contains("m.experts.0.w1.weight_scale_inv"),
+        "{reason}"
+    );
+    let [weight, _] = tensors();
+    assert!(
+        TestModel::safetensors(&[weight], fp8(Value::Null))
+            .recognised(name)
+            .is_none()
+    );
+}
+
+/// q, k and v with so many rows each, K = 256, and scales of `scale` shape for each.
+fn attention(rows: [u64; 3], scale: impl Fn(u64) -> Vec<u64>) -> Model {
+    let mut tensors = Vec::new();
+    for (part, n) in ["q", "k", "v"].iter().zip(rows) {
+        let names = [
+            format!("l.{part}_proj.weight"),
+            format!("l.{part}_proj.weight_scale_inv"),
+        ];
+        tensors.extend(ones(&names[0], &[n, 256], &names[1], Dtype::F32, &scale(n)));
+    }
+    let model = TestModel::safetensors(&tensors, Value::Null);
+    Model::new(model.catalog, ModelOptions::default())
+}
+
+#[test]
+fn whole_blocks_and_rows_fuse_as_stored_and_others_as_values() {
+    let blocks = |n: u64| vec![n.div_ceil(128), 2];
+    let (weight, scale) = ("l.qkv_proj.weight", "l.qkv_proj.weight_scale_inv");
+    // The last part may end in a ragged block.
+    let model = attention([256, 128, 130], blocks);
+    let (_, fused) = model.find(weight).unwrap();
+    assert_eq!(
+        (fused.dtype.name(), &*fused.shape),
+        ("F8_E4M3", &[514, 256][..])
+    );
+    assert!(matches!(fused.origin, Origin::Fused(_)));
+    assert_eq!(*model.find(scale).unwrap().1.shape, [5, 2]);
+    // The fused pair decodes to what the parts do: the same rules find the same blocks.
+    let grid = super::ScaleGrid::find(&[514, 256], &[5, 2], || None).unwrap();
+    assert_eq!(grid.block_cols(), 128);
+
+    let straddles = attention([256, 130, 128], blocks);
+    let (_, fused) = straddles.find(weight).unwrap();
+    assert_eq!(
+        (fused.dtype.name(), &*fused.shape),
+        ("F32", &[514, 256][..])
+    );
+    let remark = fused.remark.as_deref().unwrap();
+    assert!(
+        remark.contains("k_proj") && remark.contains("whole block"),
+        "{remark}"
+    );
+    assert!(straddles.find(scale).is_err());
+
+    for (shape, joined) in [(vec![0], vec![514]), (vec![0, 1], vec![514, 1])] {
+        let rows = attention([256, 130, 128], |n| {
+            shape.iter().map(|&d| if d == 0 { n } else { d }).collect()
+        });
+        assert_eq!(rows.find(weight).unwrap().1.dtype.name(), "F8_E4M3");
+        assert_eq!(*rows.find(scale).unwrap().1.shape, *joined);
+    }
+    for scalar in [vec![], vec![1], vec![1, 1]] {
+        let model = attention([256, 128, 128], |_| scalar.clone());
+        let (id, fused) = model.find(weight).unwrap();
+        assert_eq!(fused.dtype.name(), "F32");
+        assert!(model.find(scale).is_err());
+        let f32 = read_all(&*model.f32(id).unwrap().unwrap()).unwrap();
+        assert!(f32 == read_all(&*model.raw(id).unwrap()).unwrap());
+    }
+    let spaced = attention([256, 128, 130], |n| vec![n.div_ceil(128), 1, 2, 1]);
+    assert_eq!(spaced.find(weight).unwrap().1.dtype.name(), "F8_E4M3");
+    assert_eq!(*spaced.find(scale).unwrap().1.shape, [5, 1, 2, 1]);
+    // One per row, one in blocks.
+    let mixed = attention(
+        [256, 128, 128],
+        |n| if n == 256 { vec![n] } else { blocks(n) },
+    );
+    assert_eq!(mixed.find(weight).unwrap().1.dtype.name(), "F32");
+}
+
+#[test]
+fn experts_stack_with_their_grids() {
+    let mut tensors = Vec::new();
+    for e in 0..3 {
+        for (part, shape) in [
+            ("gate", [128, 256]),
+            ("up", [128, 256]),
+            ("down", [256, 128]),
+        ] {
+            let names = [
+                format!("m.experts.{e}.{part}_proj.weight"),
+                format!("m.experts.{e}.{part}_proj.weight_scale_inv"),
+            ];
+            let scale = shape.map(|d| d / 128);
+            tensors.extend(ones(&names[0], &shape, &names[1], Dtype::F32, &scale));
+        }
+    }
+    let model = TestModel::safetensors(&tensors, Value::Null);
+    let model = Model::new(model.catalog, ModelOptions::default());
+    let shape = |name: &str| model.find(name).unwrap().1.shape.to_vec();
+    assert_eq!(shape("m.experts.gate_up_proj"), [3, 256, 256]);
+    assert_eq!(shape("m.experts.gate_up_proj.weight_scale_inv"), [3, 2, 2]);
+    assert_eq!(shape("m.experts.down_proj"), [3, 256, 128]);
+    assert_eq!(shape("m.experts.down_proj.weight_scale_inv"), [3, 2, 1]);
+    let (_, fused) = model.find("m.experts.gate_up_proj").unwrap();
+    assert_eq!(fused.dtype.name(), "F8_E4M3");
+}
+
+#[test]
+fn one_damaged_part_and_there_is_no_fusion() {
+    let model = attention([256, 128, 128], |n| {
+        vec![n / 128, if n == 256 { 2 } else { 3 }]
+    });
+    let reason = model.find("l.qkv_proj.weight").err().unwrap().to_string();
+    assert!(reason.contains("k_proj"), "{reason}");
+    assert!(model.find("l.q_proj.weight").unwrap().1.values.is_some());
+}

@@ -1,0 +1,102 @@
+//! gpt-oss MXFP4: `X_blocks` U8 `[E, N, G, 16]` and `X_scales` U8 `[E, N, G]` stand for a parameter
+//! `X` `[E, K, N]` with K = 32·G, transposed against the blocks, as x @ X uses it.
+//!
+//! Byte j of group t holds columns 32t + 2j (low nibble) and 32t + 2j + 1 (high nibble), E2M1 under
+//! an E8M0 scale. Gate and up stay interleaved along N, as in the checkpoints that store `X` itself.
+//!
+//! Sources: `src/transformers/integrations/mxfp4.py` (`convert_moe_packed_tensors`) and
+//! `models/gpt_oss/modeling_gpt_oss.py` of huggingface/transformers; OCP MX v1.0.
+
+use std::sync::Arc;
+
+use super::{Format, Layer, Outcome, Recognised, Recogniser, Target};
+use crate::catalog::{Catalog, StoredTensor};
+use crate::dtype::{Dtype, numel};
+
+mod kernel;
+#[cfg(test)]
+mod tests;
+mod tile;
+
+use kernel::Experts;
+
+/// Values under one scale.
+const GROUP_SIZE: u64 = 32;
+/// Bytes of a group's codes.
+const GROUP_BYTES: u64 = 16;
+
+/// gpt-oss's expert weights.
+pub struct GptOss;
+
+impl Format for GptOss {
+    fn open<'a>(&self, catalog: &'a Catalog) -> Option<Box<dyn Recogniser + 'a>> {
+        let any = catalog.tensors.iter().any(|t| parameter(t).is_some());
+        any.then(|| Box::new(Blocks(catalog)) as Box<dyn Recogniser>)
+    }
+}
+
+/// The parameter's name, if the tensor's name and dtype are those of blocks.
+fn parameter(tensor: &StoredTensor) -> Option<&str> {
+    let name = tensor.name.strip_suffix("_blocks")?;
+    (!name.is_empty() && tensor.dtype.is(Dtype::U8)).then_some(name)
+}
+
+struct Blocks<'a>(&'a Catalog);
+
+impl Recogniser for Blocks<'_> {
+    fn recognise(&self, index: u32, tensor: &StoredTensor) -> Option<Recognised> {
+        let name = parameter(tensor)?;
+        let scales = self.0.find(&format!("{name}_scales"));
+        // Bytes of that name with neither scales nor the blocks' four dimensions are something else.
+        if scales.is_none() && tensor.shape.len() != 4 {
+            return None;
+        }
+        let layer = match scales {
+            Some(i) => layer(name, tensor, &self.0.tensors[i as usize]),
+            None => Err(format!("{name}_scales is missing")),
+        };
+        Some(Recognised {
+            method: "mxfp4",
+            parts: [Some(index), scales].into_iter().flatten().collect(),
+            target: Target::Named(name.into()),
+            parameters: tensor.numel().checked_mul(2),
+            outcome: layer.map_or_else(Outcome::Damaged, Outcome::Layer),
+        })
+    }
+}
+
+/// The layer of blocks and scales, or why there is none.
+fn layer(name: &str, blocks: &StoredTensor, scales: &StoredTensor) -> Result<Layer, String> {
+    if !scales.dtype.is(Dtype::U8) {
+        return Err(format!("{name}_scales are {}; U8 is due", scales.dtype));
+    }
+    let [e, n, groups, GROUP_BYTES] = *blocks.shape else {
+        return Err(format!(
+            "{name}_blocks {:?}: [experts, rows, groups, {GROUP_BYTES}] is due",
+            blocks.shape
+        ));
+    };
+    if *scales.shape != [e, n, groups] {
+        return Err(format!(
+            "{name}_scales {:?}: blocks {:?} are due scales {:?}",
+            scales.shape,
+            blocks.shape,
+            [e, n, groups]
+        ));
+    }
+    let overflows = || format!("{name}_blocks {:?} overflow 64 bits", blocks.shape);
+    let k = groups.checked_mul(GROUP_SIZE).ok_or_else(overflows)?;
+    let shape = [e, k, n];
+    numel(&shape)
+        .and_then(|n| n.checked_mul(4))
+        .ok_or_else(overflows)?;
+    Ok(Layer {
+        bits: 4,
+        group_size: Some(GROUP_SIZE),
+        shape: shape.into(),
+        exact: true,
+        components: Vec::new(),
+        compatible: format!("gpt-oss MXFP4, K {k}, N {n}"),
+        kernel: Arc::new(Experts::new(e, n, groups)),
+    })
+}

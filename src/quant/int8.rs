@@ -1,0 +1,150 @@
+//! Eight-bit integers under the weight's own name: compressed-tensors' `int-quantized` and integer
+//! `naive-quantized`, ModelOpt's `W8A16` and `W8A8_SQ_PER_CHANNEL`.
+//!
+//! value = float(q − z) · widen(scale): the difference is exact, one rounding. Granularity as for
+//! FP8. Zero points, where there are any, are shaped like the scales.
+//!
+//! Source: vllm-project/compressed-tensors `compressors/quantized_compressors/`.
+
+use std::sync::Arc;
+
+use super::declared::{Declared, Kind};
+use super::module::{Module, elsewhere};
+use super::parts::{scale_component, weight_component};
+use super::scale_grid::ScaleGrid;
+use super::scaled::{Extra, ScaledKernel};
+use super::{Format, Layer, Recognised, Recogniser, Target};
+use crate::catalog::{Catalog, StoredTensor};
+use crate::dtype::Dtype;
+
+/// The format; see the module.
+pub struct Int8;
+
+impl Format for Int8 {
+    fn open<'a>(&self, catalog: &'a Catalog) -> Option<Box<dyn Recogniser + 'a>> {
+        let some = catalog.tensors.iter().any(|t| t.dtype.is(Dtype::I8));
+        let declared = Declared::new(&catalog.configs);
+        some.then(|| Box::new(Model { catalog, declared }) as Box<dyn Recogniser + 'a>)
+    }
+}
+
+struct Model<'a> {
+    catalog: &'a Catalog,
+    declared: Declared,
+}
+
+type Sibling<'a> = Option<(u32, &'a StoredTensor)>;
+
+impl Recogniser for Model<'_> {
+    fn recognise(&self, index: u32, tensor: &StoredTensor) -> Option<Recognised> {
+        if !tensor.dtype.is(Dtype::I8) {
+            return None;
+        }
+        let module = Module::of_weight(self.catalog, &tensor.name)?;
+        let scale = module.get("weight_scale");
+        let zeros = module.get("weight_zero_point");
+        if scale.is_none() && zeros.is_none() {
+            let kind = self.declared.kind(module.path(), tensor.shape.len() == 2);
+            if kind != Some(Kind::Int8) || module.find("SCB").is_some() {
+                return None;
+            }
+        }
+        let others = [scale, zeros].into_iter().flatten().map(|(index, _)| index);
+        Some(Recognised {
+            method: "int8",
+            parts: [index].into_iter().chain(others).collect(),
+            target: Target::Anchor,
+            parameters: None,
+            outcome: self.layer(index, tensor, &module, scale, zeros).into(),
+        })
+    }
+}
+
+impl Model<'_> {
+    fn layer(
+        &self,
+        index: u32,
+        tensor: &StoredTensor,
+        module: &Module<'_>,
+        scale: Sibling<'_>,
+        zeros: Sibling<'_>,
+    ) -> Result<Layer, String> {
+        let matrix = tensor.shape.len() == 2;
+        let (scale_index, scales) = scale.ok_or_else(|| {
+            format!(
+                "its scale '{}' is missing{}",
+                module.names(&["weight_scale"]),
+                elsewhere(self.catalog)
+            )
+        })?;
+        let dtype = float_dtype(scales)?;
+        let grid = ScaleGrid::find(&tensor.shape, &scales.shape, || {
+            self.declared.block(module.path(), matrix)
+        })?;
+        let mut components = vec![
+            weight_component(index),
+            scale_component("weight_scale", scale_index, &grid),
+        ];
+        match zeros {
+            Some((zeros_index, zeros)) => {
+                check_zeros(zeros, scales)?;
+                components.push(scale_component("weight_zero_point", zeros_index, &grid));
+            }
+            None if self.declared.symmetric(module.path(), matrix) == Some(false) => {
+                return Err(format!(
+                    "{} says it is asymmetric, but its zero point '{}' is missing{}",
+                    self.declared.source(),
+                    module.names(&["weight_zero_point"]),
+                    elsewhere(self.catalog)
+                ));
+            }
+            None => {}
+        }
+        Ok(Layer {
+            bits: 8,
+            group_size: grid.group_size(),
+            shape: tensor.shape.clone(),
+            exact: false,
+            components,
+            compatible: format!("I8, {grid}, scales {dtype}, K {}", grid.cols()),
+            kernel: Arc::new(ScaledKernel {
+                code: Dtype::I8,
+                scale: dtype,
+                grid,
+                extra: zeros.map_or(Extra::None, |_| Extra::Zeros),
+                numel: tensor.numel(),
+            }),
+        })
+    }
+}
+
+/// Unlike beside FP8, U8 is no E8M0 here.
+fn float_dtype(scales: &StoredTensor) -> Result<Dtype, String> {
+    match scales.dtype.known() {
+        Some(d) if d.is_plain_float() => Ok(d),
+        _ => Err(format!(
+            "its scale '{}' is {}, not F16, BF16 or F32",
+            scales.name, scales.dtype
+        )),
+    }
+}
+
+fn check_zeros(zeros: &StoredTensor, scales: &StoredTensor) -> Result<(), String> {
+    if !zeros.dtype.is(Dtype::I8) {
+        return Err(format!(
+            "its zero point '{}' is {}, not I8",
+            zeros.name, zeros.dtype
+        ));
+    }
+    let one = |t: &StoredTensor| t.shape.iter().all(|&d| d == 1);
+    if zeros.shape != scales.shape && !(one(zeros) && one(scales)) {
+        return Err(format!(
+            "its zero points {:?} are not shaped like its scales {:?}",
+            zeros.shape, scales.shape
+        ));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,257 @@
+//! MLX: affine integers of 1 to 8 bits, and its mxfp4, mxfp8 and nvfp4 modes.
+//!
+//! A layer is `X.weight` (U32 words, `[…, N, K·b/32]`), `X.scales` `[…, N, K/g]` and, in affine mode,
+//! `X.biases` of the scales' shape. A row is one little-endian stream of b-bit codes; a value is
+//! code · scale + bias of its group of g. Scales of U8 mean one of the other modes, without biases.
+//! The shapes give b·g, the bits in a group; a config or a manifest says which b.
+//!
+//! Sources: `mlx/ops.cpp`, `mlx/backend/cpu/quantized.cpp` of ml-explore/mlx; `mlx_lm/utils.py` of
+//! ml-explore/mlx-lm; `extract_weights.py` of mdegans/moeflux (the manifest).
+
+use serde_json::Value;
+
+use super::{Format, Layer, Outcome, Recognised, Recogniser, Target};
+use crate::catalog::{self, Catalog, StoredTensor};
+use crate::dtype::{Dtype, numel};
+
+mod config;
+mod kernel;
+#[cfg(test)]
+mod tests;
+mod triple;
+
+use config::{Declaration, Mode, Said, Settings};
+use triple::{Shapes, Triple};
+
+/// Widths that affine mode has (`mx.quantize`; 1 since mlx 0.32.4).
+const BITS: [u32; 7] = [1, 2, 3, 4, 5, 6, 8];
+/// Group sizes that affine mode has.
+const GROUP_SIZES: [u64; 3] = [32, 64, 128];
+
+/// MLX's quantised layers, in safetensors or in a bin + manifest pair.
+pub struct Mlx;
+
+impl Format for Mlx {
+    fn open<'a>(&self, catalog: &'a Catalog) -> Option<Box<dyn Recogniser + 'a>> {
+        if !catalog.tensors.iter().any(|t| module(t).is_some()) {
+            return None;
+        }
+        let says = if catalog.format == catalog::Format::Manifest {
+            Says::Manifest
+        } else {
+            Says::Config(Declaration::find(&catalog.configs))
+        };
+        Some(Box::new(Model { catalog, says }))
+    }
+}
+
+/// The module path of a tensor that MLX could have packed: U32 and named `X.weight`, or `weight`
+/// alone, as a layer saved by itself is. The path keeps its last dot.
+fn module(tensor: &StoredTensor) -> Option<&str> {
+    let path = tensor.name.strip_suffix("weight")?;
+    let named = path.is_empty() || path.ends_with('.');
+    (named && tensor.dtype.is(Dtype::U32)).then_some(path)
+}
+
+/// Where bits and group size stand.
+enum Says<'a> {
+    /// In the manifest; a `config.json` beside it does not count.
+    Manifest,
+    /// In `config.json`, if it declares MLX quantisation.
+    Config(Option<Declaration<'a>>),
+}
+
+/// A model, and what it says of its layers.
+struct Model<'a> {
+    catalog: &'a Catalog,
+    says: Says<'a>,
+}
+
+impl Recogniser for Model<'_> {
+    fn recognise(&self, index: u32, tensor: &StoredTensor) -> Option<Recognised> {
+        let path = module(tensor)?;
+        let sibling = |suffix: &str| {
+            let i = self.catalog.find(&format!("{path}{suffix}"))?;
+            Some((i, &self.catalog.tensors[i as usize]))
+        };
+        let triple = Triple {
+            path,
+            words: (index, tensor),
+            scales: sibling("scales"),
+            biases: sibling("biases"),
+        };
+        let alone = triple.scales.is_none() && triple.biases.is_none();
+        if alone && !self.must_be_packed(&triple) {
+            return None;
+        }
+        let layer = self.layer(&triple);
+        Some(Recognised {
+            method: "mlx",
+            parts: triple.parts(),
+            target: Target::Anchor,
+            parameters: layer.as_ref().ok().and_then(|l| numel(&l.shape)),
+            outcome: layer.map_or_else(Outcome::Damaged, Outcome::Layer),
+        })
+    }
+}
+
+impl Model<'_> {
+    /// Whether words without scales and biases are a torn layer, and not plain integers: where the
+    /// model declares quantisation and does not exempt this module.
+    fn must_be_packed(&self, triple: &Triple) -> bool {
+        let declared = match &self.says {
+            Says::Config(None) => false,
+            Says::Config(Some(d)) => d.of(triple.module()) != Said::NotQuantised,
+            Says::Manifest => {
+                let config = self.catalog.configs.manifest.as_ref();
+                let defaults = config.is_some_and(|c| c.contains_key("default_bits"));
+                (triple.words.1.bits).is_some_and(|b| b.bits > 0 && (b.explicit || defaults))
+            }
+        };
+        declared && triple.words.1.shape.len() >= 2
+    }
+
+    /// The layer, or why there is none.
+    fn layer(&self, triple: &Triple) -> Result<Layer, String> {
+        let shapes = triple.shapes()?;
+        let settings = if shapes.float {
+            self.affine(triple, &shapes)?
+        } else {
+            self.without_biases(triple, &shapes)?
+        };
+        triple.layer(&shapes, settings)
+    }
+
+    /// Bits and group size of an affine layer.
+    fn affine(&self, triple: &Triple, shapes: &Shapes) -> Result<Settings, String> {
+        let settings = match &self.says {
+            Says::Manifest => self.manifest(triple, shapes)?,
+            Says::Config(None) => deduce(shapes.group_bits)?,
+            Says::Config(Some(declaration)) => match declaration.of(triple.module()) {
+                Said::NotQuantised => return Err(triple.exempt()),
+                Said::Own(own) => {
+                    let own = own?;
+                    if own.mode != Mode::Affine {
+                        return Err(format!(
+                            "config.json says {own}, but it has float scales and biases, which are affine"
+                        ));
+                    }
+                    own
+                }
+                // Affine layers stand in models of every mode.
+                Said::Model(model) => Settings {
+                    mode: Mode::Affine,
+                    ..model?
+                },
+            },
+        };
+        let Settings {
+            bits, group_size, ..
+        } = settings;
+        if !BITS.contains(&bits) {
+            return Err(format!("{bits} bits; MLX affine has {BITS:?}"));
+        }
+        if !GROUP_SIZES.contains(&group_size) {
+            return Err(format!(
+                "groups of {group_size}; MLX affine has {GROUP_SIZES:?}"
+            ));
+        }
+        Ok(settings)
+    }
+
+    /// Bits and group size of a layer in a manifest, which says nothing of modes: affine.
+    fn manifest(&self, triple: &Triple, shapes: &Shapes) -> Result<Settings, String> {
+        let said = triple.words.1.bits;
+        let bits = said.map_or(Mode::Affine.defaults().bits, |b| b.bits);
+        let group_size = if said.is_some_and(|b| b.explicit) {
+            // The extractor drops group sizes that differ from layer to layer; the shapes keep them.
+            if bits == 0 || !shapes.group_bits.is_multiple_of(u64::from(bits)) {
+                return Err(format!(
+                    "{} bits in a group are no whole number of {bits}-bit values",
+                    shapes.group_bits
+                ));
+            }
+            shapes.group_bits / u64::from(bits)
+        } else {
+            let config = self.catalog.configs.manifest.as_ref();
+            match config.and_then(|c| c.get("default_group_size")) {
+                None | Some(Value::Null) => Mode::Affine.defaults().group_size,
+                Some(v) => v.as_u64().ok_or_else(|| {
+                    format!("the manifest gives default_group_size {v}, not a whole number")
+                })?,
+            }
+        };
+        Ok(Settings {
+            mode: Mode::Affine,
+            group_size,
+            bits,
+        })
+    }
+
+    /// The mode of a layer without biases: the shapes tell, and what is declared must agree.
+    fn without_biases(&self, triple: &Triple, shapes: &Shapes) -> Result<Settings, String> {
+        let declaration = match &self.says {
+            Says::Config(declaration) => declaration,
+            Says::Manifest => {
+                return Err(
+                    "scales are U8; layers of a manifest are affine, with float scales".into(),
+                );
+            }
+        };
+        let fits = |s: &Settings| shapes.group_bits == u64::from(s.bits) * s.group_size;
+        let [_, others @ ..] = Mode::ALL.map(Mode::defaults);
+        let settings = others.into_iter().find(fits).ok_or_else(|| {
+            format!(
+                "U8 scales over {} bits in a group; mxfp4 has 128, mxfp8 256, nvfp4 64",
+                shapes.group_bits
+            )
+        })?;
+        let said = match declaration.as_ref().map(|d| d.of(triple.module())) {
+            None => return Ok(settings),
+            Some(Said::NotQuantised) => return Err(triple.exempt()),
+            Some(Said::Own(said) | Said::Model(said)) => said?,
+        };
+        if said != settings {
+            return Err(format!(
+                "config.json says {said}, but U8 scales over {} bits in a group are {settings}",
+                shapes.group_bits
+            ));
+        }
+        Ok(settings)
+    }
+}
+
+/// Bits and group size where nothing says them: MLX's default where it fits, else the only pair
+/// that does.
+fn deduce(group_bits: u64) -> Result<Settings, String> {
+    let default = Mode::Affine.defaults();
+    if group_bits == u64::from(default.bits) * default.group_size {
+        return Ok(default);
+    }
+    // One bit is too new to be guessed.
+    let pairs: Vec<(u32, u64)> = BITS[1..]
+        .iter()
+        .flat_map(|&bits| GROUP_SIZES.map(|group_size| (bits, group_size)))
+        .filter(|&(bits, group_size)| u64::from(bits) * group_size == group_bits)
+        .collect();
+    match pairs[..] {
+        [(bits, group_size)] => Ok(Settings {
+            bits,
+            group_size,
+            ..default
+        }),
+        [] => Err(format!(
+            "{group_bits} bits in a group fit no bits and group size that MLX has"
+        )),
+        _ => {
+            let listed: Vec<String> = pairs
+                .iter()
+                .map(|(b, g)| format!("{b} bits in groups of {g}"))
+                .collect();
+            Err(format!(
+                "{group_bits} bits in a group can be {}, and no config says which; restore config.json with its 'quantization'",
+                listed.join(" or ")
+            ))
+        }
+    }
+}

@@ -1,0 +1,215 @@
+//! The tensors of one layer: what their dtypes and shapes say, and the layer they make.
+
+use std::sync::Arc;
+
+use super::config::{Mode, Settings};
+use super::kernel::GroupKernel;
+use crate::catalog::StoredTensor;
+use crate::dtype::{Dtype, numel};
+use crate::quant::{Component, Join, Layer};
+
+/// A stored tensor and its index in the catalog.
+pub(super) type Sibling<'a> = Option<(u32, &'a StoredTensor)>;
+
+/// Words and what stands beside them, whatever that is.
+pub(super) struct Triple<'a> {
+    /// The module path, with its last dot; empty for a layer saved by itself.
+    pub(super) path: &'a str,
+    /// `X.weight`: U32.
+    pub(super) words: (u32, &'a StoredTensor),
+    /// `X.scales`.
+    pub(super) scales: Sibling<'a>,
+    /// `X.biases`.
+    pub(super) biases: Sibling<'a>,
+}
+
+/// What the shapes of a layer's tensors say.
+pub(super) struct Shapes {
+    /// Whether scales and biases are floats; else the scales are U8 and there are no biases.
+    pub(super) float: bool,
+    /// Bits of a row: 32 a word.
+    row_bits: u64,
+    /// Groups in a row.
+    groups: u64,
+    /// Bits of a group's codes: bits · group size.
+    pub(super) group_bits: u64,
+}
+
+impl Triple<'_> {
+    /// The module's name, as configs have it.
+    pub(super) fn module(&self) -> &str {
+        self.path.strip_suffix('.').unwrap_or(self.path)
+    }
+
+    /// The reason where a config exempts a module that is quantised all the same.
+    pub(super) fn exempt(&self) -> String {
+        format!(
+            "config.json says that {} is not quantised (false), but it is U32 with scales beside it",
+            self.module()
+        )
+    }
+
+    /// The indexes of the tensors there are, the words first.
+    pub(super) fn parts(&self) -> Vec<u32> {
+        [Some(self.words), self.scales, self.biases]
+            .iter()
+            .flatten()
+            .map(|part| part.0)
+            .collect()
+    }
+
+    /// Checks dtypes and shapes against each other, before any setting is known.
+    ///
+    /// # Errors
+    /// What is missing or does not fit, as a reason for a person.
+    pub(super) fn shapes(&self) -> Result<Shapes, String> {
+        let (float, scales) = self.dtypes()?;
+        let (words, shape) = (&*self.words.1.shape, &*scales.shape);
+        let ([lead @ .., w], [scales_lead @ .., groups]) = (words, shape) else {
+            return Err(format!(
+                "weight {words:?} and scales {shape:?}: at least two dimensions are due"
+            ));
+        };
+        if lead.is_empty() || lead != scales_lead {
+            return Err(format!(
+                "weight {words:?} and scales {shape:?}: all dimensions but the last must be there and agree"
+            ));
+        }
+        if let Some((_, biases)) = self.biases
+            && *biases.shape != *shape
+        {
+            return Err(format!(
+                "scales {shape:?} and biases {:?} differ in shape",
+                biases.shape
+            ));
+        }
+        let row_bits = w
+            .checked_mul(32)
+            .filter(|bits| *groups > 0 && bits.is_multiple_of(*groups))
+            .ok_or_else(|| {
+                format!("rows of {w} words (32 bits each) do not divide into {groups} groups")
+            })?;
+        Ok(Shapes {
+            float,
+            row_bits,
+            groups: *groups,
+            group_bits: row_bits / groups,
+        })
+    }
+
+    /// Whether the scales are floats (then with float biases), and the scales.
+    fn dtypes(&self) -> Result<(bool, &StoredTensor), String> {
+        let path = self.path;
+        let missing = |what: &str| format!("{path}{what} is missing");
+        let (_, scales) = self.scales.ok_or_else(|| missing("scales"))?;
+        let dtype = &scales.dtype;
+        match (is_float(scales), self.biases.map(|b| b.1)) {
+            (true, None) => Err(missing("biases")),
+            (true, Some(biases)) if !is_float(biases) => Err(format!(
+                "{path}biases are {}; F16, BF16 or F32 is due",
+                biases.dtype
+            )),
+            (true, Some(_)) => Ok((true, scales)),
+            (false, _) if !dtype.is(Dtype::U8) => Err(format!(
+                "{path}scales are {dtype}; F16, BF16, F32 or U8 is due"
+            )),
+            (false, Some(_)) => Err(format!(
+                "{path}biases stand beside U8 scales, which go without"
+            )),
+            (false, None) => Ok((false, scales)),
+        }
+    }
+
+    /// The layer of these settings.
+    ///
+    /// # Errors
+    /// Settings and shapes do not agree, as a reason for a person.
+    pub(super) fn layer(&self, shapes: &Shapes, settings: Settings) -> Result<Layer, String> {
+        let Settings {
+            mode,
+            group_size,
+            bits,
+        } = settings;
+        let Shapes {
+            row_bits,
+            groups,
+            group_bits,
+            ..
+        } = *shapes;
+        if group_size.checked_mul(u64::from(bits)) != Some(group_bits) {
+            return Err(format!(
+                "{group_bits} bits in a group ({row_bits} bits a row in {groups} groups), but {bits} bits in groups of {group_size} would be {}",
+                u64::from(bits).saturating_mul(group_size)
+            ));
+        }
+        // r = b·g divides the row's bits, so K is whole groups.
+        let k = row_bits / u64::from(bits);
+        let mut shape = self.words.1.shape.clone();
+        if let Some(last) = shape.last_mut() {
+            *last = k;
+        }
+        let numel = numel(&shape)
+            .filter(|n| n.checked_mul(4).is_some())
+            .ok_or_else(|| format!("shape {shape:?} overflows 64 bits"))?;
+        let kernel = GroupKernel {
+            mode,
+            bits,
+            group_size: group_size as usize,
+            scales: scale_dtype(mode, self.scales),
+            biases: self.biases.and_then(|b| b.1.dtype.known()),
+            numel,
+        };
+        Ok(Layer {
+            bits,
+            group_size: Some(group_size),
+            shape,
+            exact: matches!(mode, Mode::Mxfp4 | Mode::Mxfp8),
+            components: self.components(),
+            compatible: self.compatible(settings, k),
+            kernel: Arc::new(kernel),
+        })
+    }
+
+    fn components(&self) -> Vec<Component> {
+        let named = [
+            ("weight", Some(self.words)),
+            ("scales", self.scales),
+            ("biases", self.biases),
+        ];
+        named
+            .into_iter()
+            .filter_map(|(suffix, part)| {
+                Some(Component {
+                    suffix,
+                    tensor: part?.0,
+                    join: Join::Rows,
+                    whole: true,
+                })
+            })
+            .collect()
+    }
+
+    fn compatible(&self, settings: Settings, k: u64) -> String {
+        let mut text = format!("MLX {settings}, K {k}");
+        for (what, part) in [("scales", self.scales), ("biases", self.biases)] {
+            if let Some((_, tensor)) = part {
+                text.push_str(&format!(", {} {what}", tensor.dtype));
+            }
+        }
+        text
+    }
+}
+
+fn is_float(tensor: &StoredTensor) -> bool {
+    let floats = [Dtype::F16, Dtype::BF16, Dtype::F32];
+    floats.into_iter().any(|dtype| tensor.dtype.is(dtype))
+}
+
+/// What the bytes of a layer's scales are: U8 is how MLX stores two kinds of 8-bit float.
+fn scale_dtype(mode: Mode, scales: Sibling) -> Dtype {
+    match mode {
+        Mode::Affine => scales.and_then(|s| s.1.dtype.known()).unwrap_or(Dtype::F32),
+        Mode::Mxfp4 | Mode::Mxfp8 => Dtype::F8_E8M0,
+        Mode::Nvfp4 => Dtype::F8_E4M3,
+    }
+}

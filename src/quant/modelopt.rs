@@ -1,0 +1,223 @@
+//! NVIDIA ModelOpt's four-bit floats under the weight's own name: NVFP4, and MXFP4. (Its FP8 and
+//! int8 weights are like everyone's, and are found by those formats.)
+//!
+//! A byte of `weight` (U8 `[N, K/2]`) holds an even column in its low nibble and the next in its high
+//! one, E2M1 codes.
+//!
+//! - NVFP4: s = widen(`weight_scale`) · `weight_scale_2`, rounded, for every 16 values of a row; then
+//!   value = e2m1 · s. The second scale is a factor here, where compressed-tensors' is a divisor.
+//! - MXFP4: `weight_scale` is E8M0 (U8), for every 32; value = e2m1 · 2^(scale − 127).
+//!
+//! Source: NVIDIA/TensorRT-Model-Optimizer `modelopt/torch/quantization/qtensor/nvfp4_tensor.py`,
+//! `modelopt/torch/export/quant_utils.py`.
+
+use std::sync::Arc;
+
+use super::declared::{Declared, Kind};
+use super::module::{Module, elsewhere};
+use super::parts::{scale_component, unpacked_pairs, weight_component};
+use super::scale_grid::ScaleGrid;
+use super::scaled::{Extra, ScaledKernel};
+use super::{Component, Format, Join, Layer, Recognised, Recogniser, Target};
+use crate::catalog::{Catalog, StoredTensor};
+use crate::dtype::Dtype;
+
+/// The format; see the module.
+pub struct ModelOpt;
+
+/// Values for each scale.
+const NVFP4_GROUP: u64 = 16;
+const MXFP4_GROUP: u64 = 32;
+
+const SCALE: &str = "weight_scale";
+const SECOND: &str = "weight_scale_2";
+
+impl Format for ModelOpt {
+    fn open<'a>(&self, catalog: &'a Catalog) -> Option<Box<dyn Recogniser + 'a>> {
+        let some = catalog.tensors.iter().any(|t| t.dtype.is(Dtype::U8));
+        let declared = Declared::new(&catalog.configs);
+        some.then(|| Box::new(Model { catalog, declared }) as Box<dyn Recogniser + 'a>)
+    }
+}
+
+struct Model<'a> {
+    catalog: &'a Catalog,
+    declared: Declared,
+}
+
+/// A weight and what stands beside it.
+struct Found<'a> {
+    index: u32,
+    tensor: &'a StoredTensor,
+    module: Module<'a>,
+    scale: Option<(u32, &'a StoredTensor)>,
+    second: Option<(u32, &'a StoredTensor)>,
+}
+
+impl Recogniser for Model<'_> {
+    fn recognise(&self, index: u32, tensor: &StoredTensor) -> Option<Recognised> {
+        if !tensor.dtype.is(Dtype::U8) {
+            return None;
+        }
+        let module = Module::of_weight(self.catalog, &tensor.name)?;
+        let found = Found {
+            index,
+            tensor,
+            module,
+            scale: module.get(SCALE),
+            second: module.get(SECOND),
+        };
+        let kind = self.kind(&found)?;
+        let (method, layer) = match kind {
+            Kind::Nvfp4 => ("nvfp4", self.nvfp4(&found)),
+            Kind::Mxfp4 => ("mxfp4", self.mxfp4(&found)),
+            _ => ("w4a16_awq", Err(awq_reason(&found))),
+        };
+        let others = [found.scale, found.second];
+        let others = others.into_iter().flatten().map(|(index, _)| index);
+        Some(Recognised {
+            method,
+            parts: [index].into_iter().chain(others).collect(),
+            target: Target::Anchor,
+            parameters: tensor.numel().checked_mul(2),
+            outcome: layer.into(),
+        })
+    }
+}
+
+impl Model<'_> {
+    /// What a U8 weight is: the dtype of its scale tells, and where there is none the config.
+    fn kind(&self, found: &Found<'_>) -> Option<Kind> {
+        if found.second.is_some() {
+            return Some(Kind::Nvfp4);
+        }
+        let matrix = found.tensor.shape.len() == 2;
+        let declared = || self.declared.kind(found.module.path(), matrix);
+        let scale = found.scale.map(|(_, scale)| scale);
+        match scale.and_then(|s| s.dtype.known()) {
+            Some(Dtype::F8_E4M3) => Some(Kind::Nvfp4),
+            Some(Dtype::U8 | Dtype::F8_E8M0) => Some(Kind::Mxfp4),
+            _ if scale.is_some_and(|s| is_awq(&found.tensor.shape, s)) => Some(Kind::Awq),
+            _ => declared().filter(|k| matches!(k, Kind::Nvfp4 | Kind::Mxfp4 | Kind::Awq)),
+        }
+    }
+
+    fn nvfp4(&self, found: &Found<'_>) -> Result<Layer, String> {
+        let (scale_index, scale) = self.scale(found, "F8_E4M3", &[Dtype::F8_E4M3])?;
+        let Some((second_index, second)) = found.second else {
+            return Err(self.missing(found, SECOND));
+        };
+        let factor = match second.dtype.known() {
+            Some(d) if d.is_plain_float() && second.shape.iter().all(|&n| n == 1) => d,
+            _ => {
+                return Err(format!(
+                    "its second scale '{}' is {} {:?}, not one F32",
+                    second.name, second.dtype, second.shape
+                ));
+            }
+        };
+        let never = Join::Never("each part has a second scale of its own (weight_scale_2)");
+        let second = Component {
+            suffix: SECOND,
+            tensor: second_index,
+            join: never,
+            whole: true,
+        };
+        let (shape, values) = unpacked_pairs(&found.tensor.shape)?;
+        let grid = ScaleGrid::groups(&shape, &scale.shape, NVFP4_GROUP)?;
+        Ok(Layer {
+            bits: 4,
+            group_size: Some(NVFP4_GROUP),
+            shape: shape.into(),
+            exact: false,
+            components: vec![
+                weight_component(found.index),
+                scale_component(SCALE, scale_index, &grid),
+                second,
+            ],
+            compatible: format!("NVFP4, {grid}, K {}", grid.cols()),
+            kernel: Arc::new(ScaledKernel {
+                code: Dtype::F4,
+                scale: Dtype::F8_E4M3,
+                grid,
+                extra: Extra::ScaleFactor(factor),
+                numel: values,
+            }),
+        })
+    }
+
+    fn mxfp4(&self, found: &Found<'_>) -> Result<Layer, String> {
+        let (scale_index, scale) = self.scale(found, "U8", &[Dtype::U8, Dtype::F8_E8M0])?;
+        let (shape, values) = unpacked_pairs(&found.tensor.shape)?;
+        let grid = ScaleGrid::groups(&shape, &scale.shape, MXFP4_GROUP)?;
+        Ok(Layer {
+            bits: 4,
+            group_size: Some(MXFP4_GROUP),
+            shape: shape.into(),
+            exact: true,
+            components: vec![
+                weight_component(found.index),
+                scale_component(SCALE, scale_index, &grid),
+            ],
+            compatible: format!("MXFP4, {grid}, K {}", grid.cols()),
+            kernel: Arc::new(ScaledKernel {
+                code: Dtype::F4,
+                scale: Dtype::F8_E8M0,
+                grid,
+                extra: Extra::None,
+                numel: values,
+            }),
+        })
+    }
+
+    /// The scale, if it is of one of `dtypes`.
+    fn scale<'f>(
+        &self,
+        found: &Found<'f>,
+        usual: &str,
+        dtypes: &[Dtype],
+    ) -> Result<(u32, &'f StoredTensor), String> {
+        let (index, scale) = found.scale.ok_or_else(|| self.missing(found, SCALE))?;
+        match scale.dtype.known() {
+            Some(d) if dtypes.contains(&d) => Ok((index, scale)),
+            _ => Err(format!(
+                "its scale '{}' is {}, not {usual}",
+                scale.name, scale.dtype
+            )),
+        }
+    }
+
+    fn missing(&self, found: &Found<'_>, what: &str) -> String {
+        format!(
+            "its scale '{}' is missing{}",
+            found.module.names(&[what]),
+            elsewhere(self.catalog)
+        )
+    }
+}
+
+/// Whether shapes say ModelOpt's AWQ: bytes of two *rows*, so twice as many rows of scales.
+fn is_awq(weight: &[u64], scale: &StoredTensor) -> bool {
+    match (weight, &*scale.shape) {
+        (&[half, k], &[n, groups]) => {
+            scale.dtype.known().is_some_and(Dtype::is_plain_float)
+                && half.checked_mul(2) == Some(n)
+                && groups > 0
+                && k.is_multiple_of(groups)
+        }
+        _ => false,
+    }
+}
+
+fn awq_reason(found: &Found<'_>) -> String {
+    let scale = found.scale.map_or("none".to_string(), |(_, scale)| {
+        format!("{} {:?}", scale.dtype, scale.shape)
+    });
+    format!(
+        "ModelOpt's W4A16_AWQ (two rows a byte, weight {:?}, scale {scale}) is not decoded",
+        found.tensor.shape
+    )
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,183 @@
+//! Which group an input belongs to, and the groups' scales and zero points.
+
+use std::ops::Range;
+
+use super::strips::{Matrix, zeroed};
+use super::{Geometry, GroupIndex};
+use crate::dtype::Dtype;
+use crate::dtype::decode::decode;
+use crate::error::{Error, Result};
+use crate::view::{SharedView, read_all};
+
+/// Scale and zero point of one group of one output, in one word: they are looked up together.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub(super) struct Group(u64);
+
+impl Group {
+    fn new(scale: f32, zero: u8) -> Group {
+        Group(u64::from(zero) << 32 | u64::from(scale.to_bits()))
+    }
+
+    #[inline(always)]
+    pub fn scale(self) -> f32 {
+        f32::from_bits(self.0 as u32)
+    }
+
+    #[inline(always)]
+    pub fn zero(self) -> i32 {
+        (self.0 >> 32) as i32
+    }
+}
+
+/// Rows of scales and zero points read at a time.
+const AT_ONCE: usize = 16;
+
+/// The scales and zero points of the outputs `rows`: `[rows][groups]`.
+///
+/// # Errors
+/// The parts cannot be read, or ENOMEM.
+pub(super) fn table(
+    geometry: &Geometry,
+    scales: &Matrix,
+    zeros: &Matrix,
+    rows: Range<usize>,
+) -> Result<Vec<Group>> {
+    let (count, groups) = (rows.len(), geometry.groups);
+    let mut table = zeroed::<Group>(count * groups)?;
+    let size = geometry.scales.bits() as usize / 8;
+    let words = geometry.packing.zero_words(rows.clone());
+    let mut scale_bytes = zeroed::<u8>(AT_ONCE.min(groups) * count * size)?;
+    let mut zero_words = zeroed::<u32>(AT_ONCE.min(groups) * words.len())?;
+    let (mut scale, mut zero) = (zeroed::<f32>(count)?, zeroed::<u8>(count)?);
+    for first in (0..groups).step_by(AT_ONCE) {
+        let these = first..groups.min(first + AT_ONCE);
+        let scale_bytes = &mut scale_bytes[..these.len() * count * size];
+        let zero_words = &mut zero_words[..these.len() * words.len()];
+        scales.read(
+            these.clone(),
+            rows.start * size..rows.end * size,
+            scale_bytes,
+        )?;
+        let columns = words.start * 4..words.end * 4;
+        zeros.read(these.clone(), columns, bytemuck::cast_slice_mut(zero_words))?;
+        let strips = scale_bytes.chunks_exact(count * size);
+        for ((group, scales), zeros) in these
+            .zip(strips)
+            .zip(zero_words.chunks_exact_mut(words.len()))
+        {
+            decode(geometry.scales, scales, 0, &mut scale);
+            geometry.packing.zeros(zeros, &mut zero);
+            for (row, (&scale, &zero)) in scale.iter().zip(&zero).enumerate() {
+                table[row * groups + group] = Group::new(scale, zero);
+            }
+        }
+    }
+    Ok(table)
+}
+
+/// Which group each input belongs to.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Grouping {
+    /// Input k to group k / size.
+    Even(usize),
+    /// As `g_idx` says (act-order). [`BAD`] where it says what cannot be.
+    Stored {
+        /// The group of each input.
+        of: Vec<u32>,
+        /// Whether any is [`BAD`].
+        bad: bool,
+    },
+}
+
+/// Stands for a group index that is out of range.
+pub(super) const BAD: u32 = u32::MAX;
+
+impl Grouping {
+    /// Reads a stored `g_idx` of `geometry.k` integers.
+    ///
+    /// # Errors
+    /// It cannot be read. Values out of range are no error until their inputs are wanted.
+    pub fn read(geometry: &Geometry, index: &GroupIndex, bytes: &SharedView) -> Result<Grouping> {
+        let bytes = read_all(bytes)?;
+        let last = (geometry.groups as i64).min(i64::from(BAD));
+        let mut of = zeroed::<u32>(geometry.k)?;
+        let mut bad = false;
+        for (of, value) in of.iter_mut().zip(integers(index.dtype, &bytes)) {
+            let fits = (0..last).contains(&value);
+            *of = if fits { value as u32 } else { BAD };
+            bad |= !fits;
+        }
+        let size = of.iter().position(|g| *g != of[0]).unwrap_or(of.len());
+        let even = of.iter().enumerate().all(|(k, &g)| k / size == g as usize);
+        Ok(match even {
+            true => Grouping::Even(size),
+            false => Grouping::Stored { of, bad },
+        })
+    }
+
+    /// Whether every one of the inputs `k` has a group.
+    ///
+    /// # Errors
+    /// [`Error::Data`], naming the first that has none.
+    pub fn check(&self, geometry: &Geometry, k: Range<usize>) -> Result<()> {
+        let Grouping::Stored { of, bad: true } = self else {
+            return Ok(());
+        };
+        let name = geometry.index.as_ref().map_or("g_idx", |i| &i.name);
+        match of[k.clone()].iter().position(|&g| g == BAD) {
+            None => Ok(()),
+            Some(i) => Err(Error::data(
+                name,
+                format!(
+                    "the group of input {} is out of range: there are groups 0 to {}; get the file anew",
+                    k.start + i,
+                    geometry.groups - 1
+                ),
+            )),
+        }
+    }
+}
+
+/// What is wrong with a stored `g_idx`, as one sentence.
+///
+/// # Errors
+/// It cannot be read.
+pub(super) fn problems(
+    geometry: &Geometry,
+    index: &GroupIndex,
+    bytes: &SharedView,
+) -> Result<Option<String>> {
+    let bytes = read_all(bytes)?;
+    let groups = geometry.groups as i64;
+    let mut bad = integers(index.dtype, &bytes)
+        .enumerate()
+        .filter(|(_, value)| !(0..groups).contains(value));
+    let Some((k, value)) = bad.next() else {
+        return Ok(None);
+    };
+    let count = 1 + bad.count();
+    Ok(Some(format!(
+        "{}: {count} of {} group indices are out of range 0 to {}, the first is {value} for input {k}",
+        index.name,
+        geometry.k,
+        groups - 1
+    )))
+}
+
+/// Whether `g_idx` may come in this dtype.
+pub(super) fn is_integer(dtype: Dtype) -> bool {
+    use Dtype::{I8, I16, I32, I64, U8, U16, U32, U64};
+    matches!(dtype, I8 | U8 | I16 | U16 | I32 | U32 | I64 | U64)
+}
+
+/// Stored integers. A U64 beyond i64 becomes negative: out of range either way.
+fn integers(dtype: Dtype, bytes: &[u8]) -> impl Iterator<Item = i64> {
+    let width = dtype.bits() as usize / 8;
+    let signed = matches!(dtype, Dtype::I8 | Dtype::I16 | Dtype::I32 | Dtype::I64);
+    bytes.chunks_exact(width).map(move |bytes| {
+        let fill = signed && bytes.last().is_some_and(|b| b & 0x80 != 0);
+        let mut wide = [if fill { 0xff } else { 0 }; 8];
+        wide[..width].copy_from_slice(bytes);
+        i64::from_le_bytes(wide)
+    })
+}

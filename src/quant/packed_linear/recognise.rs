@@ -1,0 +1,256 @@
+//! Which tensors are such a layer, which of the two it is, and why it is not.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use super::config::{Config, Stored};
+use super::groups::is_integer;
+use super::shapes::{Parts, Shape, Tensor};
+use super::{Geometry, GroupIndex, Packing};
+use crate::catalog::{Catalog, StoredTensor};
+use crate::dtype::Dtype;
+use crate::quant::module::{Module, elsewhere};
+use crate::quant::{Component, Join, Layer, Outcome, Recognised, Recogniser, Target};
+
+/// The anchor's name after the module path.
+const WORDS: &str = "qweight";
+/// The anchor of GPTQ's `marlin` format, whose words are permuted for a GPU kernel.
+const MARLIN: &str = "B";
+
+/// One model, with its configs read.
+pub(super) struct Model<'a> {
+    catalog: &'a Catalog,
+    config: Config,
+    absent: HashSet<&'a str>,
+    /// Some layer has a `g_idx`.
+    any_index: bool,
+}
+
+impl Recogniser for Model<'_> {
+    fn recognise(&self, index: u32, tensor: &StoredTensor) -> Option<Recognised> {
+        if let Some(module) = Module::of(self.catalog, &tensor.name, WORDS) {
+            return Some(self.packed(index, tensor, module));
+        }
+        let module = Module::of(self.catalog, &tensor.name, MARLIN)?;
+        self.marlin(index, tensor, module)
+    }
+}
+
+impl<'a> Model<'a> {
+    /// `None` if no tensor is named as such a layer's are.
+    pub fn open(catalog: &'a Catalog) -> Option<Model<'a>> {
+        let any = |suffix| {
+            let mut tensors = catalog.tensors.iter();
+            tensors.any(|t| Module::of(catalog, &t.name, suffix).is_some())
+        };
+        (any(WORDS) || any(MARLIN)).then(|| Model {
+            catalog,
+            config: Config::new(&catalog.configs),
+            absent: catalog.absent.iter().map(|name| &**name).collect(),
+            any_index: any("g_idx"),
+        })
+    }
+
+    /// That the shapes overruled the config's `quant_method`, if they did.
+    pub fn overruled(&self) -> Option<String> {
+        let method = self.config.method.as_deref()?;
+        let other = match method {
+            "awq" => "gptq",
+            "gptq" | "gptqmodel" => "awq",
+            _ => return None,
+        };
+        let tensors = self.catalog.tensors.iter().enumerate();
+        let count = tensors
+            .filter_map(|(i, tensor)| self.recognise(i as u32, tensor))
+            .filter(|found| matches!(found.outcome, Outcome::Layer(_)) && found.method == other)
+            .count();
+        (count > 0).then(|| {
+            format!(
+                "the config says quant_method '{method}', but {count} layers have the shapes of {other}; they are read as that"
+            )
+        })
+    }
+
+    /// The layer whose `qweight` is `words`.
+    fn packed(&self, index: u32, words: &'a StoredTensor, module: Module<'a>) -> Recognised {
+        let siblings = ["scales", "qzeros", "g_idx"].map(|last| module.get(last));
+        let found = self.layer((index, words), module, siblings);
+        let (method, parameters, outcome) = match found {
+            Ok((packing, layer)) => {
+                let count = layer.shape.iter().product();
+                (packing.name(), Some(count), Outcome::Layer(layer))
+            }
+            Err((method, reason)) => (method, None, Outcome::Damaged(reason)),
+        };
+        let parts = siblings.into_iter().flatten().map(|(i, _)| i);
+        Recognised {
+            method,
+            parts: std::iter::once(index).chain(parts).collect(),
+            target: Target::Named(module.names(&["weight"])),
+            parameters,
+            outcome,
+        }
+    }
+
+    fn layer(
+        &self,
+        words: Tensor<'a>,
+        module: Module<'a>,
+        [scales, zeros, index]: [Option<Tensor<'a>>; 3],
+    ) -> Result<(Packing, Layer), (&'static str, String)> {
+        if let Stored::Refused { method, reason } = &self.config.stored {
+            return Err((method, reason.clone()));
+        }
+        let says_awq = self.config.method.as_deref() == Some("awq");
+        let method = if says_awq { "awq" } else { "gptq" };
+        let missing = |last| {
+            let (name, hint) = (module.names(&[last]), elsewhere(self.catalog));
+            let why =
+                format!("{name} is missing: a packed layer needs qweight, scales and qzeros{hint}");
+            (method, why)
+        };
+        let parts = Parts {
+            words,
+            scales: scales.ok_or_else(|| missing("scales"))?,
+            zeros: zeros.ok_or_else(|| missing("qzeros"))?,
+            index,
+        };
+        let shape = parts.fit(&self.config).map_err(|why| (method, why))?;
+        self.finish(&parts, shape, module)
+            .map(|layer| (shape.packing, layer))
+            .map_err(|why| (shape.packing.name(), why))
+    }
+
+    /// The stored `g_idx`, if it says anything.
+    fn group_index(
+        &self,
+        parts: &Parts<'_>,
+        shape: Shape,
+        module: Module<'a>,
+    ) -> Result<Option<GroupIndex>, String> {
+        let is_awq = shape.packing == Packing::Awq;
+        let Some((_, tensor)) = parts.index else {
+            if is_awq {
+                return Ok(None);
+            }
+            let name = module.names(&["g_idx"]);
+            let elsewhere = self.catalog.lone_file && self.any_index;
+            return match self.absent.contains(name.as_str()) || elsewhere {
+                true => Err(format!(
+                    "{name} is not in the files at hand, and says which input has which scale; mount the whole model"
+                )),
+                false => Ok(None),
+            };
+        };
+        if *tensor.shape == [0] {
+            return Ok(None);
+        }
+        if is_awq {
+            return Err("the shapes are AWQ's, which has no g_idx, and there is one".into());
+        }
+        match tensor.dtype.known().filter(|d| is_integer(*d)) {
+            Some(dtype) if *tensor.shape == [shape.k] => Ok(Some(GroupIndex {
+                name: tensor.name.clone(),
+                dtype,
+            })),
+            _ => Err(format!(
+                "g_idx is {} {:?}; it must be integers, one for each of {} inputs",
+                tensor.dtype, tensor.shape, shape.k
+            )),
+        }
+    }
+
+    /// Inputs a group: for layers without `g_idx` what counts, for others what is shown.
+    fn group_size(&self, shape: Shape, has_index: bool) -> Result<Option<u64>, String> {
+        let Shape { k, groups, .. } = shape;
+        let even = k.is_multiple_of(groups).then(|| k / groups);
+        if shape.packing == Packing::Awq {
+            return Ok(even);
+        }
+        match self.config.group_size(k, groups).or(even) {
+            None if !has_index => Err(format!(
+                "there is no g_idx, {groups} groups do not divide {k} inputs, and no configured group size ({:?}) makes {groups} of them",
+                self.config.group_sizes
+            )),
+            size => Ok(size),
+        }
+    }
+
+    fn finish(&self, parts: &Parts<'_>, shape: Shape, module: Module<'a>) -> Result<Layer, String> {
+        let Shape {
+            packing,
+            n,
+            k,
+            groups,
+        } = shape;
+        let index = self.group_index(parts, shape, module)?;
+        let group_size = self.group_size(shape, index.is_some())?;
+        let scales = parts.scales.1.dtype.known().unwrap_or(Dtype::F32);
+        let g_idx = match (parts.index.is_some(), index.is_some()) {
+            (_, true) => "g_idx",
+            (true, false) => "empty g_idx",
+            _ => "no g_idx",
+        };
+        Ok(Layer {
+            bits: packing.bits(),
+            group_size,
+            shape: [n, k].into(),
+            exact: scales != Dtype::F32,
+            components: components(parts),
+            compatible: format!(
+                "{} of {} bits in {} words, {scales} scales, {groups} groups, K {k}, {g_idx}",
+                packing.name(),
+                packing.bits(),
+                parts.words.1.dtype
+            ),
+            kernel: Arc::new(Geometry {
+                packing,
+                n: n as usize,
+                k: k as usize,
+                groups: groups as usize,
+                group_size: group_size.unwrap_or(k) as usize,
+                scales,
+                index,
+            }),
+        })
+    }
+
+    /// A layer in GPTQ's `marlin` format: `X.B` I32 `[K/16, 2N]` and `X.s` `[G, N]`.
+    fn marlin(&self, index: u32, words: &StoredTensor, module: Module<'a>) -> Option<Recognised> {
+        let (scales, tensor) = module.get("s")?;
+        let says_so =
+            matches!(&self.config.stored, Stored::Refused { method, .. } if *method == "marlin");
+        let fits = matches!((&*words.shape, &*tensor.shape), (&[_, w], &[_, n]) if Some(w) == n.checked_mul(2))
+            && tensor.dtype.known().is_some_and(Dtype::is_plain_float);
+        if !words.dtype.is(Dtype::I32) || !(says_so || fits) {
+            return None;
+        }
+        Some(Recognised {
+            method: "marlin",
+            parts: vec![index, scales],
+            target: Target::Named(module.names(&["weight"])),
+            parameters: Some(words.numel().saturating_mul(8)),
+            outcome: Outcome::Damaged(format!(
+                "B {:?} and s {:?} are GPTQ's marlin format, whose words are permuted for a GPU kernel; not decoded, the stored tensors are served as they are",
+                words.shape, tensor.shape
+            )),
+        })
+    }
+}
+
+fn components(parts: &Parts<'_>) -> Vec<Component> {
+    let component = |suffix, (tensor, _): Tensor<'_>, join| Component {
+        suffix,
+        tensor,
+        join,
+        // The shapes fit only if an output's zero points end with a word, so nothing is padded.
+        whole: true,
+    };
+    let mut all = vec![
+        component("qweight", parts.words, Join::Columns),
+        component("qzeros", parts.zeros, Join::Columns),
+        component("scales", parts.scales, Join::Columns),
+    ];
+    all.extend(parts.index.map(|t| component("g_idx", t, Join::Same)));
+    all
+}

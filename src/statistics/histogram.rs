@@ -1,0 +1,165 @@
+//! A histogram whose range is not known beforehand, and which is exact all the same.
+//!
+//! A bin is `[i·2^e, (i+1)·2^e)` for whole `i`, and [`BINS`] neighbouring ones are kept, in the
+//! least `e` whose bins cover every value seen. When the range grows, two bins become one:
+//! `floor(floor(x/w)/2) = floor(x/2w)`, so the counts are those that the final `e` gives, whatever
+//! came first.
+
+use super::loops;
+
+/// How many bins there are: four times what any picture shows of them.
+pub const BINS: usize = 1024;
+
+/// Copies that are counted into in turn, so that equal neighbours do not wait for each other.
+const COPIES: usize = 4;
+
+/// Counts of finite values by equal steps of their range.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Histogram {
+    /// A bin is 2^exponent wide.
+    exponent: i32,
+    /// The first bin is `[first·2^exponent, …)`.
+    first: i64,
+    /// Empty, or [`BINS`] counts.
+    counts: Vec<u64>,
+}
+
+impl Default for Histogram {
+    fn default() -> Self {
+        Histogram {
+            // Finer than any float needs: whatever is added first decides.
+            exponent: i32::MIN,
+            first: 0,
+            counts: Vec::new(),
+        }
+    }
+}
+
+/// 2^e for every e that occurs here (-149 to 128).
+fn exp2(e: i32) -> f64 {
+    f64::from_bits(((e + 1023) as u64) << 52)
+}
+
+/// `floor(v / 2^exponent)`; the division is exact.
+fn bin(v: f32, exponent: i32) -> i64 {
+    (f64::from(v) * exp2(-exponent)).floor() as i64
+}
+
+/// The least exponent whose bins cover `min..=max` and are no finer than the spacing of floats at
+/// the larger end, so that bin numbers stay below 2^24.
+fn exponent_for(min: f32, max: f32) -> i32 {
+    let largest = min.abs().max(max.abs());
+    let ulp = ((largest.to_bits() >> 23) as i32 - 127).max(-126) - 23;
+    (ulp..=128)
+        .find(|&e| bin(max, e) - bin(min, e) < BINS as i64)
+        .unwrap_or(128)
+}
+
+impl Histogram {
+    /// Adds finite values, of which `min` and `max` are the least and the greatest.
+    pub(super) fn add(&mut self, values: &[f32], min: f32, max: f32) {
+        self.fit(min, max);
+        let scale = exp2(-self.exponent);
+        let first = self.first as i32;
+        // Counts fit u32: a call brings at most a tile of values.
+        let mut copies = vec![[0u32; BINS]; COPIES];
+        let [a, b, c, d] = copies.as_mut_slice() else {
+            return;
+        };
+        let mut places = [0u16; 512];
+        for values in values.chunks(places.len()) {
+            let places = &mut places[..values.len()];
+            loops::bins(values, scale, first, places);
+            let (whole, rest) = places.as_chunks::<COPIES>();
+            for &[p, q, r, s] in whole {
+                // In range as they are; the remainder spares the check.
+                a[usize::from(p) % BINS] += 1;
+                b[usize::from(q) % BINS] += 1;
+                c[usize::from(r) % BINS] += 1;
+                d[usize::from(s) % BINS] += 1;
+            }
+            for &p in rest {
+                a[usize::from(p) % BINS] += 1;
+            }
+        }
+        for copy in &copies {
+            for (count, &n) in self.counts.iter_mut().zip(copy) {
+                *count += u64::from(n);
+            }
+        }
+    }
+
+    /// Adds the counts of another histogram; `min` and `max` are those of both together.
+    pub(super) fn merge(&mut self, other: &Histogram, min: f32, max: f32) {
+        self.fit(min, max);
+        let shift = (self.exponent - other.exponent).clamp(0, 63);
+        for (i, &n) in other.counts.iter().enumerate() {
+            if n > 0 {
+                let to = ((other.first + i as i64) >> shift) - self.first;
+                self.counts[to as usize] += n;
+            }
+        }
+    }
+
+    /// Makes the bins cover `min..=max`.
+    fn fit(&mut self, min: f32, max: f32) {
+        let exponent = exponent_for(min, max).max(self.exponent);
+        let first = bin(min, exponent);
+        if (exponent, first) == (self.exponent, self.first) && !self.counts.is_empty() {
+            return;
+        }
+        let mut counts = vec![0; BINS];
+        let shift = i64::from(exponent).saturating_sub(i64::from(self.exponent));
+        for (i, &n) in self.counts.iter().enumerate() {
+            if n > 0 {
+                let to = ((self.first + i as i64) >> shift.min(63)) - first;
+                counts[to as usize] += n;
+            }
+        }
+        *self = Histogram {
+            exponent,
+            first,
+            counts,
+        };
+    }
+
+    /// The counts in `n` equal steps from `min` to `max`, the range of what was added. A bin that
+    /// straddles a border is shared out by width, so that the picture has no comb of its own.
+    pub fn resample(&self, min: f32, max: f32, n: usize) -> Vec<f64> {
+        let mut out = vec![0.0; n];
+        let (lo, hi) = (f64::from(min), f64::from(max));
+        if n == 0 || hi <= lo {
+            let total: u64 = self.counts.iter().sum();
+            if let Some(middle) = out.get_mut(n / 2) {
+                *middle = total as f64;
+            }
+            return out;
+        }
+        let width = exp2(self.exponent.clamp(-149, 128));
+        let per = n as f64 / (hi - lo);
+        for (i, &count) in self.counts.iter().enumerate() {
+            if count == 0 {
+                continue;
+            }
+            let left = (self.first + i as i64) as f64 * width;
+            let a = ((left.max(lo) - lo) * per).clamp(0.0, n as f64);
+            let b = (((left + width).min(hi) - lo) * per).clamp(a, n as f64);
+            spread(&mut out, a, b, count as f64);
+        }
+        out
+    }
+}
+
+/// Shares `count` out over the steps `a..b`, which may begin and end within a step.
+fn spread(out: &mut [f64], a: f64, b: f64, count: f64) {
+    let last = out.len() - 1;
+    let (i, j) = ((a as usize).min(last), (b as usize).min(last));
+    if i == j || b <= a {
+        out[i] += count;
+        return;
+    }
+    for (k, step) in out.iter_mut().enumerate().take(j + 1).skip(i) {
+        let overlap = (b.min((k + 1) as f64) - a.max(k as f64)).max(0.0);
+        *step += count * overlap / (b - a);
+    }
+}

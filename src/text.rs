@@ -1,0 +1,233 @@
+//! Text for people: numbers they can read, and names that cannot do anything to their terminal.
+
+use std::borrow::Cow;
+use std::fmt::Write;
+
+/// `text` with everything that a terminal would act upon made visible: control characters
+/// (C0, DEL, C1), and the Unicode characters that reorder or hide text, as `\u{…}`.
+pub fn printable(text: &str) -> Cow<'_, str> {
+    if !text.chars().any(acts_on_terminal) {
+        return text.into();
+    }
+    let mut out = String::with_capacity(text.len() + 16);
+    for c in text.chars() {
+        match c {
+            '\n' => out.push_str("\\n"),
+            '\r' => out.push_str("\\r"),
+            '\t' => out.push_str("\\t"),
+            c if acts_on_terminal(c) => {
+                let _ = write!(out, "\\u{{{:x}}}", c as u32);
+            }
+            c => out.push(c),
+        }
+    }
+    out.into()
+}
+
+/// JSON text with the same characters escaped, which stand inside its strings alone (newlines
+/// between values stay): the same values, and nothing that a terminal would act upon.
+pub fn printable_json(text: &str) -> Cow<'_, str> {
+    let acts = |c| acts_on_terminal(c) && c != '\n';
+    if !text.chars().any(acts) {
+        return text.into();
+    }
+    let mut out = String::with_capacity(text.len() + 16);
+    for c in text.chars() {
+        if acts(c) {
+            // All of them are in the first plane, so one escape is enough.
+            let _ = write!(out, "\\u{:04x}", c as u32);
+        } else {
+            out.push(c);
+        }
+    }
+    out.into()
+}
+
+fn acts_on_terminal(c: char) -> bool {
+    c.is_control()
+        || matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{2069}' | '\u{feff}')
+}
+
+/// `8030261248` → `8,030,261,248`.
+pub fn thousands(n: u64) -> String {
+    let digits = n.to_string();
+    let mut out = String::with_capacity(digits.len() + digits.len() / 3);
+    for (i, c) in digits.chars().enumerate() {
+        if i > 0 && (digits.len() - i).is_multiple_of(3) {
+            out.push(',');
+        }
+        out.push(c);
+    }
+    out
+}
+
+/// `1 file`, `1,000 files`.
+pub fn plural(n: u64, one: &str) -> String {
+    match n {
+        1 => format!("1 {one}"),
+        n => format!("{} {one}s", thousands(n)),
+    }
+}
+
+/// Bytes in decimal units with three significant digits: `16.1 GB`.
+pub fn bytes(n: u64) -> String {
+    const UNITS: [&str; 6] = ["kB", "MB", "GB", "TB", "PB", "EB"];
+    if n < 1000 {
+        return format!("{n} B");
+    }
+    let mut value = n as f64;
+    let mut unit = "B";
+    for u in UNITS {
+        if value < 999.5 {
+            break;
+        }
+        value /= 1000.0;
+        unit = u;
+    }
+    let decimals = match value {
+        v if v < 9.995 => 2,
+        v if v < 99.95 => 1,
+        _ => 0,
+    };
+    format!("{value:.decimals$} {unit}")
+}
+
+/// Four significant digits: `0.02134`, `-1.234e-7`, `1250`, `12.5`. Zeros at the end are left out.
+pub fn short(v: f64) -> String {
+    if v == 0.0 {
+        return "0".into();
+    }
+    if !v.is_finite() {
+        return v.to_string();
+    }
+    let scientific = format!("{v:.3e}");
+    let Some((mantissa, exponent)) = scientific.split_once('e') else {
+        return scientific;
+    };
+    match exponent.parse::<i32>() {
+        Ok(e @ -4..=5) => trim(&format!("{v:.*}", (3 - e).max(0) as usize)).into(),
+        _ => format!("{}e{exponent}", trim(mantissa)),
+    }
+}
+
+fn trim(decimal: &str) -> &str {
+    match decimal.contains('.') {
+        true => decimal.trim_end_matches('0').trim_end_matches('.'),
+        false => decimal,
+    }
+}
+
+/// At most `max` characters, the middle left out where there are more: a tensor's name differs at
+/// both ends.
+pub fn elide(text: &str, max: usize) -> String {
+    let n = text.chars().count();
+    if n <= max {
+        return text.to_string();
+    }
+    let head = max / 2;
+    let tail = max.saturating_sub(head + 1);
+    let start: String = text.chars().take(head).collect();
+    let end: String = text.chars().skip(n - tail).collect();
+    format!("{start}…{end}")
+}
+
+/// Reads a number of bytes as coreutils do: `1000`, `4K`, `80G` and `80GiB` (powers of 1024), `80GB`
+/// (powers of 1000).
+///
+/// # Errors
+/// Why it is none.
+pub fn parse_bytes(text: &str) -> Result<u64, String> {
+    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    let unit = text[digits.len()..].to_ascii_uppercase();
+    let power = |letter: char| "KMGTPE".find(letter).map(|i| i as u32 + 1);
+    let mut letters = unit.chars();
+    let factor = match (letters.next(), letters.as_str()) {
+        (None, _) => Some(1),
+        (Some(letter), "" | "IB") => power(letter).map(|p| 1024u64.pow(p)),
+        (Some(letter), "B") => power(letter).map(|p| 1000u64.pow(p)),
+        _ => None,
+    };
+    let number: Option<u64> = digits.parse().ok();
+    number
+        .zip(factor)
+        .and_then(|(n, f)| n.checked_mul(f))
+        .ok_or_else(|| format!("'{text}' is no number of bytes; write 80G or 80000000000"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn json_stays_the_same_value() {
+        let value = serde_json::json!({"\u{1b}[2J\u{9b}": ["\u{202e}x\u{7f}\"\\", "é🦀"]});
+        let text = serde_json::to_string_pretty(&value).unwrap();
+        let shown = printable_json(&text);
+        assert!(shown.contains("\\u202ex\\u007f") && shown.contains("é🦀"));
+        assert!(!shown.chars().any(|c| acts_on_terminal(c) && c != '\n'));
+        let back: serde_json::Value = serde_json::from_str(&shown).unwrap();
+        assert_eq!(back, value);
+    }
+
+    #[test]
+    fn bytes_are_read_as_coreutils_read_them() {
+        for (text, bytes) in [
+            ("0", 0),
+            ("1000", 1000),
+            ("4K", 4096),
+            ("4k", 4096),
+            ("2GiB", 2 << 30),
+            ("2GB", 2_000_000_000),
+            ("15E", 15 << 60),
+        ] {
+            assert_eq!(parse_bytes(text), Ok(bytes));
+        }
+        for text in ["", "G", "-1", "1.5G", "16E", "4X", "4KK", "é", "4é"] {
+            assert!(parse_bytes(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn numbers_read_well() {
+        assert_eq!(thousands(0), "0");
+        assert_eq!(thousands(999), "999");
+        assert_eq!(thousands(8_030_261_248), "8,030,261,248");
+        assert_eq!(bytes(999), "999 B");
+        assert_eq!(bytes(16_060_522_496), "16.1 GB");
+        assert_eq!(bytes(999_999), "1.00 MB");
+        assert_eq!(bytes(1_605_632), "1.61 MB");
+    }
+
+    #[test]
+    fn nothing_reaches_the_terminal_that_acts_on_it() {
+        assert_eq!(printable("a.b é"), "a.b é");
+        assert_eq!(printable("\x1b[31mx\n"), "\\u{1b}[31mx\\n");
+        assert_eq!(printable("\u{9b}2J\u{202e}"), "\\u{9b}2J\\u{202e}");
+    }
+
+    #[test]
+    fn numbers_are_short_and_right() {
+        for (v, text) in [
+            (0.0, "0"),
+            (1.0, "1"),
+            (-0.5, "-0.5"),
+            (0.021_339, "0.02134"),
+            (1250.04, "1250"),
+            (123_456.0, "123456"),
+            (9_999_990.0, "1e7"),
+            (-1.234_56e-7, "-1.235e-7"),
+            (0.000_123_456, "0.0001235"),
+            (99.999, "100"),
+            (f64::from(f32::MAX), "3.403e38"),
+        ] {
+            assert_eq!(short(v), text);
+        }
+    }
+
+    #[test]
+    fn long_names_keep_both_ends() {
+        assert_eq!(elide("abc", 3), "abc");
+        assert_eq!(elide("abcdefgh", 5), "ab…gh");
+        assert_eq!(elide("ééééé", 3), "é…é");
+    }
+}

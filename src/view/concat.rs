@@ -1,0 +1,89 @@
+//! Joins along any axis, as one view: rows of the parts, side by side.
+
+use super::{SharedView, View};
+use crate::catalog::MappedSlice;
+use crate::error::Result;
+
+/// Parts joined along an axis. In C order a join along axis `a` of parts `[d0 … da …]` is, for each
+/// of the `d0·…·d(a-1)` outer indices, each part's run of bytes in turn. Along axis 0 (and when
+/// stacking) there is one outer index, and the parts simply follow one another.
+pub struct Concat {
+    parts: Vec<SharedView>,
+    /// `starts[i]..starts[i + 1]` are part i's bytes within one outer row.
+    starts: Vec<u64>,
+    outer: u64,
+}
+
+impl Concat {
+    /// Joins `parts` over `outer` outer rows. Every part's length must be a multiple of `outer`,
+    /// which must not be 0 unless all parts are empty.
+    pub fn new(parts: Vec<SharedView>, outer: u64) -> Self {
+        let outer = outer.max(1);
+        let mut starts = Vec::with_capacity(parts.len() + 1);
+        starts.push(0);
+        for part in &parts {
+            debug_assert_eq!(part.len() % outer, 0);
+            starts.push(starts[starts.len() - 1] + part.len() / outer);
+        }
+        Concat {
+            parts,
+            starts,
+            outer,
+        }
+    }
+
+    /// Bytes in one outer row.
+    fn row(&self) -> u64 {
+        self.starts[self.parts.len()]
+    }
+
+    /// The part that holds byte `offset` of the whole, the offset in that part, and how many bytes
+    /// follow on there.
+    fn locate(&self, offset: u64) -> (&SharedView, u64, u64) {
+        let (outer, inner) = (offset / self.row(), offset % self.row());
+        // The last part that starts at or before `inner`: empty parts before it are passed over.
+        let i = self.starts.partition_point(|&s| s <= inner) - 1;
+        let width = self.starts[i + 1] - self.starts[i];
+        let within = inner - self.starts[i];
+        let run = if self.outer == 1 || self.parts.len() == 1 {
+            self.parts[i].len() - (outer * width + within)
+        } else {
+            width - within
+        };
+        (&self.parts[i], outer * width + within, run)
+    }
+}
+
+impl View for Concat {
+    fn len(&self) -> u64 {
+        self.row() * self.outer
+    }
+
+    fn read_at(&self, mut offset: u64, mut buf: &mut [u8]) -> Result<()> {
+        while !buf.is_empty() {
+            let (part, at, run) = self.locate(offset);
+            let n = run.min(buf.len() as u64) as usize;
+            let (now, rest) = buf.split_at_mut(n);
+            part.read_at(at, now)?;
+            buf = rest;
+            offset += n as u64;
+        }
+        Ok(())
+    }
+
+    fn mapped(&self, offset: u64, len: usize) -> Option<MappedSlice<'_>> {
+        if len == 0 {
+            return None;
+        }
+        let (part, at, run) = self.locate(offset);
+        (run >= len as u64).then(|| part.mapped(at, len)).flatten()
+    }
+
+    fn grain(&self) -> u64 {
+        if self.outer > 1 {
+            self.row().max(1)
+        } else {
+            self.parts.first().map_or(1, |p| p.grain())
+        }
+    }
+}

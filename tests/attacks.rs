@@ -1,0 +1,14 @@
+//! Hostile and broken models: every way in which files can lie about themselves must end in an
+//! error that names the file and the tensor, gives both numbers and says what to do. Never a
+//! panic, never a hang, never made-up bytes.
+
+#[path = "attacks/common.rs"]
+mod common;
+#[path = "attacks/directories.rs"]
+mod directories;
+#[path = "attacks/headers.rs"]
+mod headers;
+#[path = "attacks/manifests.rs"]
+mod manifests;
+#[path = "attacks/random.rs"]
+mod random;

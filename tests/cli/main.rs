@@ -1,0 +1,94 @@
+//! The command line: what goes wrong and how it is said, who may mount, how a mount ends.
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod bad_headers;
+mod bad_models;
+mod life;
+mod ordinary;
+mod output;
+mod places;
+mod terminal;
+
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::OnceLock;
+
+use common::mount::BIN;
+use common::sys::is_root;
+use common::{ModelDir, Ran};
+use tempfile::TempDir;
+
+/// The program, where any user may run it (a checkout often lies in a private directory).
+fn public_bin() -> PathBuf {
+    static COPY: OnceLock<TempDir> = OnceLock::new();
+    let dir = COPY.get_or_init(|| {
+        let dir = TempDir::with_prefix("stfs-bin-").expect("make a temporary directory");
+        common::model::open_to_all(dir.path());
+        std::fs::copy(BIN, dir.path().join("stfs")).expect("copy the program");
+        dir
+    });
+    dir.path().join("stfs")
+}
+
+/// Runs a shell script as root in a mount namespace of its own, so that nothing it mounts or hides
+/// is seen elsewhere. The script finds `stfs` and `mount.stfs` in `$BIN`, a model in `$MODEL`, an
+/// empty directory in `$DIR`; `device MODE` gives it a `/dev/fuse` with those permissions, and
+/// `nobody COMMAND` runs a command as an ordinary user.
+fn as_root(model: &ModelDir, script: &str) -> Ran {
+    const PRELUDE: &str = r#"
+        set -eu
+        chmod 777 "$DIR"
+        nobody() { setpriv --reuid=65534 --regid=65534 --clear-groups -- "$@"; }
+        device() {
+            mkdir "$DIR/dev" && mount -t tmpfs tmpfs "$DIR/dev"
+            mknod "$DIR/dev/fuse" c 10 229 && chmod "$1" "$DIR/dev/fuse"
+            mount --bind "$DIR/dev/fuse" /dev/fuse
+        }
+        end() { for m in $(awk '$9 == "fuse.stfs" || $10 == "fuse.stfs" || $8 == "fuse.stfs" {print $5}' /proc/self/mountinfo); do
+            case "$m" in "$DIR"*) umount -l "$m" ;; esac; done; }
+        trap end EXIT
+        cd /
+    "#;
+    let dir = TempDir::with_prefix("stfs-ns-").expect("make a temporary directory");
+    let bin = public_bin();
+    let helper = bin.with_file_name("mount.stfs");
+    let _ = std::os::unix::fs::symlink("stfs", &helper);
+    let mut command = Command::new("timeout");
+    command.args(["-k", "5", "60"]);
+    if !is_root() {
+        // Without a password, or not at all: a test must not stop to ask.
+        command.args(["sudo", "-n", "env"]);
+        command.arg(format!(
+            "PATH={}",
+            std::env::var("PATH").unwrap_or_default()
+        ));
+    } else {
+        command.arg("env");
+    }
+    command
+        .arg(format!(
+            "BIN={}",
+            bin.parent().expect("a directory").display()
+        ))
+        .arg(format!("MODEL={}", model.path().display()))
+        .arg(format!("DIR={}", dir.path().display()))
+        .args(["unshare", "-m", "sh", "-c"])
+        .arg(format!("{PRELUDE}\n{script}"))
+        .stdin(std::process::Stdio::null());
+    let ran = Ran::of(command.output().expect("run timeout(1)"));
+    assert!(
+        !ran.err.contains("sudo:"),
+        "this test needs root, or sudo that asks for no password: {ran:?}"
+    );
+    ran
+}
+
+/// A model that any user may read.
+fn small_model() -> ModelDir {
+    ModelDir::of(&[
+        common::tensor("a.weight", safetensors::Dtype::BF16, &[4, 8]),
+        common::tensor("b.weight", safetensors::Dtype::F32, &[3]),
+    ])
+}

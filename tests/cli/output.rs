@@ -1,0 +1,277 @@
+//! What the commands that need no mount print.
+
+use std::path::Path;
+use std::process::Stdio;
+
+use safetensors::Dtype;
+use serde_json::{Value, json};
+
+use crate::common::mount::command;
+use crate::common::{DTYPES, ModelDir, Mounted, Ran, T, stfs, tensor};
+
+fn model() -> (ModelDir, Vec<T>) {
+    let mut all = Vec::new();
+    for layer in 0..12 {
+        for p in ["q", "k", "v"] {
+            let name = format!("model.layers.{layer}.self_attn.{p}_proj.weight");
+            all.push(tensor(&name, Dtype::BF16, &[8, 16]));
+        }
+    }
+    all.push(tensor("model.embed_tokens.weight", Dtype::F16, &[10, 16]));
+    all.extend(DTYPES.iter().map(|&d| tensor(&format!("one.{d}"), d, &[4])));
+    let dir = ModelDir::of(&all);
+    dir.json("config.json", &json!({"tie_word_embeddings": true}));
+    (dir, all)
+}
+
+fn ls(dir: &ModelDir, args: &[&str]) -> Ran {
+    let args: Vec<&Path> = args.iter().map(Path::new).collect();
+    stfs([&[Path::new("ls"), dir.path()], &args[..]].concat())
+}
+
+#[test]
+fn ls_json_is_index_json_with_names() {
+    let (dir, _) = model();
+    let m = Mounted::new(dir.path());
+    let index = m.json("index.json");
+    let want: Vec<Value> = index
+        .as_object()
+        .unwrap()
+        .iter()
+        .map(|(name, entry)| {
+            let mut entry = entry.clone();
+            entry["name"] = json!(name);
+            entry
+        })
+        .collect();
+    let got = ls(&dir, &["--json"]).ok().json();
+    assert_eq!(got, json!(want));
+    let keys: Vec<&String> = got[0].as_object().unwrap().keys().collect();
+    assert_eq!(keys, ["name", "dtype", "shape", "nbytes", "origin", "path"]);
+}
+
+#[test]
+fn ls_is_a_table_that_a_glob_narrows() {
+    let (dir, all) = model();
+    let table = ls(&dir, &[]).ok().out;
+    // Stored ones, twelve fusions and the tied head.
+    assert_eq!(table.lines().count(), all.len() + 13);
+    let line = table
+        .lines()
+        .find(|l| l.starts_with("model.layers.10.self_attn.k_proj"))
+        .unwrap();
+    let cells: Vec<&str> = line
+        .split("  ")
+        .map(str::trim)
+        .filter(|c| !c.is_empty())
+        .collect();
+    let name = "model.layers.10.self_attn.k_proj.weight";
+    assert_eq!(
+        cells,
+        [name, "BF16", "[8, 16]", "256 B", "model.safetensors"]
+    );
+    let head = table
+        .lines()
+        .find(|l| l.starts_with("lm_head.weight"))
+        .unwrap();
+    assert!(
+        head.ends_with("tied to model.embed_tokens.weight"),
+        "{head}"
+    );
+    assert_eq!(ls(&dir, &["*.1?.*k_proj*"]).ok().out.lines().count(), 2);
+    assert_eq!(
+        ls(&dir, &["*qkv*", "--json"])
+            .ok()
+            .json()
+            .as_array()
+            .unwrap()
+            .len(),
+        12
+    );
+    ls(&dir, &["nothing*"]).fails(&["nothing*", "stfs ls"]);
+    assert_eq!(ls(&dir, &["nothing*", "--json"]).ok().json(), json!([]));
+    assert_eq!(
+        ls(&dir, &["--no-synthetic"]).ok().out.lines().count(),
+        all.len()
+    );
+}
+
+#[test]
+fn ls_tree_folds_like_layers() {
+    let (dir, all) = model();
+    let text = ls(&dir, &["--tree"]).ok().out;
+    let first = text.lines().next().unwrap();
+    assert!(
+        first.starts_with(&format!("{} tensors, ", all.len())),
+        "{first}"
+    );
+    let line = text
+        .lines()
+        .find(|l| l.contains("{0..11}"))
+        .unwrap_or_else(|| panic!("{text}"));
+    assert!(
+        line.contains("×12") && line.contains("3 tensors, 384 parameters, 768 B"),
+        "{line}"
+    );
+    let json = ls(&dir, &["--tree", "--json"]).ok().json();
+    let layers = &json["children"]["model"]["children"]["layers"];
+    assert_eq!(layers["tensors"], 36);
+    assert_eq!(layers["parameters"], 36 * 128);
+    assert_eq!(layers["children"]["7"]["bytes"], 768);
+    let leaf = &layers["children"]["7"]["children"]["self_attn"]["children"]["q_proj"]["children"]
+        ["weight"];
+    assert_eq!(leaf["name"], "model.layers.7.self_attn.q_proj.weight");
+}
+
+#[test]
+fn names_of_a_hundred_thousand_components() {
+    let name = vec!["a"; 100_000].join(".");
+    let dir = ModelDir::of(&[tensor(&name, Dtype::U8, &[2]), tensor("b", Dtype::U8, &[2])]);
+    for args in [
+        &["--tree"][..],
+        &["--tree", "--json"],
+        &["--json"],
+        &[],
+        &["--why"],
+    ] {
+        ls(&dir, args).ok();
+    }
+    let m = Mounted::new(dir.path());
+    assert_eq!(m.list("tensors").len(), 2);
+    assert_eq!(m.list("tree"), ["b"]);
+}
+
+#[test]
+fn cat_writes_what_the_mount_shows() {
+    let (dir, all) = model();
+    let m = Mounted::new(dir.path());
+    let cat = |name: &str, view: &str| {
+        let args = ["cat", "--view", view].map(Path::new);
+        let out = command(args.into_iter().chain([dir.path(), name.as_ref()]))
+            .output()
+            .unwrap();
+        assert!(
+            out.status.success() && out.stderr.is_empty(),
+            "{name} {view}: {out:?}"
+        );
+        out.stdout
+    };
+    let fused = "model.layers.3.self_attn.qkv_proj.weight";
+    let names = all.iter().map(|t| t.name.as_str()).step_by(5);
+    for name in names.chain(["lm_head.weight", fused]) {
+        assert!(
+            cat(name, "raw") == m.read(&format!("tensors/{name}/raw")),
+            "{name}"
+        );
+        assert!(
+            cat(name, "meta") == m.read(&format!("tensors/{name}/meta.json")),
+            "{name}"
+        );
+        assert!(
+            cat(name, "npy") == m.read(&format!("npy/{name}.npy")),
+            "{name}"
+        );
+        if m.join(&format!("tensors/{name}/f32")).exists() {
+            assert!(
+                cat(name, "f32") == m.read(&format!("tensors/{name}/f32")),
+                "{name}"
+            );
+        }
+    }
+    let fail = |name: &str, view: &str, words: &[&str]| {
+        let args = ["cat", "--view", view].map(Path::new);
+        stfs(args.into_iter().chain([dir.path(), name.as_ref()])).fails(words)
+    };
+    fail("nowhere", "raw", &["'nowhere'", "stfs ls"]);
+    fail("one.C64", "f32", &["'one.C64'", "f32"]);
+    fail(
+        "model.layers.3.mlp.gate_up_proj.weight",
+        "raw",
+        &["gate_up_proj"],
+    );
+}
+
+#[test]
+fn large_tensors_go_through_cat_whole() {
+    let t = tensor("big", Dtype::BF16, &[1_500_001]);
+    let dir = ModelDir::of(std::slice::from_ref(&t));
+    let args = [Path::new("cat"), dir.path(), "big".as_ref()];
+    assert!(command(args).output().unwrap().stdout == t.data);
+}
+
+#[test]
+fn completions_and_the_manual_page_are_generated() {
+    for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
+        let text = stfs(["completions", shell]).ok().out;
+        assert!(
+            text.contains("stfs") && text.contains("umount"),
+            "{shell}: {text}"
+        );
+    }
+    let man = stfs(["man"]).ok().out;
+    assert!(
+        man.contains(".TH stfs 1") && man.contains(".SH NAME"),
+        "{man}"
+    );
+}
+
+#[test]
+fn a_closed_pipe_is_no_error() {
+    let all: Vec<T> = (0..4000)
+        .flat_map(|i| {
+            let name = |p: &str| format!("model.layers.{i}.self_attn.{p}_proj.weight");
+            [
+                tensor(&name("q"), Dtype::BF16, &[4, i % 7]),
+                tensor(&name("k"), Dtype::F32, &[2]),
+            ]
+        })
+        .chain([tensor("big", Dtype::BF16, &[1 << 20])])
+        .collect();
+    let dir = ModelDir::of(&all);
+    for args in [
+        &["ls"][..],
+        &["ls", "--json"],
+        &["ls", "--tree"],
+        &["ls", "--tree", "--json"],
+        &["ls", "--why"],
+        &["ls", "--why", "--json"],
+        &["cat", "--view", "raw"],
+        &["cat", "--view", "f32"],
+    ] {
+        let mut all: Vec<&Path> = args.iter().map(Path::new).collect();
+        all.push(dir.path());
+        if args[0] == "cat" {
+            all.push("big".as_ref());
+        }
+        let closed = closed_pipe(&all);
+        assert_eq!((closed.code, closed.err.as_str()), (0, ""), "{args:?}");
+        // What cannot be written for another reason is one.
+        let full = std::fs::File::options()
+            .write(true)
+            .open("/dev/full")
+            .unwrap();
+        let out = command(&all).stdout(full).output().unwrap();
+        Ran::of(out).fails(&["No space left on device"]);
+    }
+    for args in [
+        &["completions", "bash"][..],
+        &["man"],
+        &["--help"],
+        &["mounts"],
+    ] {
+        let args: Vec<&Path> = args.iter().map(Path::new).collect();
+        let closed = closed_pipe(&args);
+        assert_eq!((closed.code, closed.err.as_str()), (0, ""), "{args:?}");
+    }
+}
+
+/// Runs the program with nobody to read what it prints.
+fn closed_pipe(args: &[&Path]) -> Ran {
+    let mut child = command(args)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    drop(child.stdout.take());
+    Ran::of(child.wait_with_output().unwrap())
+}

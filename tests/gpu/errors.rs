@@ -1,0 +1,419 @@
+//! Every row of the errno table.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use stfs::gpu::{Access, Caller, Config, GRANULE, Target};
+use stfs::ioctl::{self, GpuDevice, GpuEntry, GpuIo, Header};
+use stfs::view::View;
+
+use crate::support::*;
+
+fn devices(fixture: &Fixture, index: u32) -> (i32, GpuDevice) {
+    let request = GpuDevice {
+        index,
+        ..GpuDevice::request()
+    };
+    let (errno, bytes) = fixture.raw(ioctl::DEVICES, bytemuck::bytes_of(&request), file(1));
+    (errno, GpuDevice::decode(&bytes).unwrap())
+}
+
+/// Runs a test with a directory that holds no driver, or one of somebody else's making.
+fn without_driver(name: &str, driver: Option<&std::path::Path>, body: impl FnOnce()) {
+    match is_child_for(name) {
+        true => body(),
+        false => run_child(name, &[], driver),
+    }
+}
+
+fn nothing_works_and_nothing_breaks() {
+    let fixture = Fixture::small();
+    let target = fixture.target(1, 1000);
+    assert_eq!(devices(&fixture, 0).0, libc::ENODEV);
+    for timeout_ms in [0, 1000] {
+        let io = GpuIo {
+            timeout_ms,
+            ..request()
+        };
+        let (errno, io) = fixture.call(ioctl::UPLOAD, io, &target, file(1));
+        assert_eq!(
+            (errno, io.state, io.nbytes),
+            (libc::ENODEV, ioctl::FAILED, 1000)
+        );
+        let (errno, io) = fixture.query(&target, 1);
+        assert_eq!((errno, io.state, io.nbytes), (0, ioctl::ABSENT, 1000));
+        assert_eq!(fixture.release(&target, 1, 0).0, libc::ENOENT);
+    }
+    assert_eq!(fixture.listed(), Vec::<String>::new());
+}
+
+#[test]
+fn without_a_driver() {
+    without_driver("errors::without_a_driver", None, || {
+        nothing_works_and_nothing_breaks();
+    });
+}
+
+#[test]
+fn with_a_driver_that_lacks_everything() {
+    let dir = tempfile::tempdir().unwrap();
+    let name = "errors::with_a_driver_that_lacks_everything";
+    if !is_child_for(name) {
+        let source = dir.path().join("empty.c");
+        std::fs::write(&source, "int stfs_empty_driver;\n").unwrap();
+        let built = std::process::Command::new("cc")
+            .args(["-shared", "-fPIC", "-o"])
+            .arg(dir.path().join("libcuda.so"))
+            .arg(&source)
+            .status()
+            .expect("NO C COMPILER: this test needs 'cc' (apt install gcc)");
+        assert!(built.success());
+    }
+    without_driver(name, Some(dir.path()), nothing_works_and_nothing_breaks);
+}
+
+#[test]
+fn with_a_driver_without_devices() {
+    with_double!(["STFS_CUDA_DOUBLE_DEVICES" => 0], {
+        let fixture = Fixture::small();
+        let (errno, io) = fixture.upload(&fixture.target(1, 1000), 1);
+        assert_eq!((errno, io.cu_error), (libc::ENODEV, 100));
+        assert_eq!(devices(&fixture, 0).0, libc::ENODEV);
+    });
+}
+
+#[test]
+fn query_release_and_list_never_start_cuda() {
+    with_double!(["STFS_CUDA_DOUBLE_FAIL" => "cuInit:0:999"], {
+        let fixture = Fixture::small();
+        let target = fixture.target(1, 1000);
+        assert_eq!(fixture.query(&target, 1).0, 0);
+        assert_eq!(fixture.release(&target, 1, 0).0, libc::ENOENT);
+        assert_eq!(fixture.listed(), Vec::<String>::new());
+        let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+        assert!(!maps.contains("cuda"), "the driver was loaded");
+        assert_eq!(fixture.upload(&target, 1).0, libc::EREMOTEIO);
+        let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+        assert!(maps.contains("cuda_double"));
+    });
+}
+
+#[test]
+fn the_devices() {
+    with_double!(["STFS_CUDA_DOUBLE_MEMORY" => 64 << 20], {
+        let fixture = Fixture::new(Config {
+            limit: Some(32 << 20),
+            staging: small_staging(),
+            ..Config::default()
+        });
+        let (errno, first) = devices(&fixture, 0);
+        assert_eq!((errno, first.count, first.ordinal), (0, 2, 0));
+        assert_eq!(first.name(), "stfs test double 0");
+        assert_eq!((first.total, first.cap), (64 << 20, 32 << 20));
+        assert_eq!(first.flags, ioctl::DEVICE_CAN_EXPORT);
+        assert_eq!(first.free, 0, "no context, so nobody can say");
+        assert_eq!(handed_out("context"), 0);
+        assert_eq!(devices(&fixture, 1).1.ordinal, 1);
+        let (errno, past) = devices(&fixture, 2);
+        assert_eq!((errno, past.count), (libc::ENXIO, 2));
+        fixture.upload(&fixture.target(1, 1000), 1);
+        assert_eq!(devices(&fixture, 0).1.free, (64 << 20) - GRANULE);
+    });
+}
+
+#[test]
+fn no_such_device() {
+    with_double!([], {
+        let fixture = Fixture::small();
+        let target = fixture.target(1, 1000);
+        for io in [
+            GpuIo {
+                device: 2,
+                ..request()
+            },
+            GpuIo {
+                device: -2,
+                ..request()
+            },
+            GpuIo {
+                want_uuid: [7; 16],
+                ..request()
+            },
+        ] {
+            let (errno, out) = fixture.upload_with(io, &target, 1);
+            assert_eq!((errno, out.state), (libc::ENXIO, ioctl::FAILED));
+            let (errno, _) = fixture.call(ioctl::QUERY, io, &target, file(1));
+            assert_eq!(errno, libc::ENXIO);
+        }
+    });
+}
+
+#[test]
+fn out_of_memory_and_after() {
+    with_double!(["STFS_CUDA_DOUBLE_MEMORY" => 6 << 20], {
+        let fixture = Fixture::small();
+        let (a, b) = (fixture.target(1, 4_000_000), fixture.target(2, 4_000_000));
+        assert_eq!(fixture.upload(&a, 1).0, 0);
+        let (errno, io) = fixture.upload(&b, 2);
+        assert_eq!((errno, io.state, io.cu_error), (libc::ENOMEM, ioctl::FAILED, 2));
+        assert_eq!((io.leases, fixture.listed().len()), (0, 1));
+        assert_eq!(fixture.release(&b, 2, 0).0, libc::ENOENT, "no lease on a failure");
+        assert_eq!(fixture.release(&a, 1, ioctl::EVICT).0, 0);
+        assert_eq!(fixture.upload(&b, 2).0, 0);
+        drop(fixture);
+        assert_all_returned();
+    });
+}
+
+#[test]
+fn switched_off_not_allowed_and_unknown() {
+    let uid = |uid| Caller { uid, fh: Some(1) };
+    let with = |access| {
+        Fixture::new(Config {
+            access,
+            owner: 1000,
+            ..Config::default()
+        })
+    };
+    let off = with(Access::Off);
+    let target = off.target(1, 1000);
+    for code in [ioctl::UPLOAD, ioctl::QUERY, ioctl::RELEASE] {
+        let (errno, io) = off.call(code, request(), &target, uid(0));
+        assert_eq!((errno, io.size, io.nbytes), (libc::EOPNOTSUPP, 416, 1000));
+    }
+    assert_eq!(devices(&off, 0).0, libc::EOPNOTSUPP);
+    let entry = GpuEntry::request();
+    assert_eq!(
+        off.raw(ioctl::LIST, bytemuck::bytes_of(&entry), uid(0)).0,
+        libc::EOPNOTSUPP
+    );
+
+    let owner = with(Access::Owner);
+    for (who, errno) in [(0, 0), (1000, 0), (1001, libc::EACCES)] {
+        assert_eq!(
+            owner.call(ioctl::QUERY, request(), &target, uid(who)).0,
+            errno
+        );
+        let listed = owner
+            .raw(ioctl::LIST, bytemuck::bytes_of(&entry), uid(who))
+            .0;
+        assert_eq!(listed, if errno == 0 { libc::ENXIO } else { errno });
+    }
+    let all = with(Access::All);
+    assert_eq!(all.call(ioctl::QUERY, request(), &target, uid(1001)).0, 0);
+
+    assert_eq!(all.raw(0xC1A0_F545, &[0; 416], uid(0)).0, libc::ENOTTY);
+    // A file that is no tensor.
+    let query = request();
+    assert_eq!(
+        all.raw(ioctl::QUERY, bytemuck::bytes_of(&query), uid(0)).0,
+        libc::ENOTTY
+    );
+}
+
+#[test]
+fn what_is_wrong_with_a_request_is_said_before_anything_is_tried() {
+    let fixture = Fixture::small();
+    let target = fixture.target(1, 1000);
+    let wrong = [
+        (
+            ioctl::QUERY,
+            GpuIo {
+                abi_version: 2,
+                ..request()
+            },
+        ),
+        (
+            ioctl::QUERY,
+            GpuIo {
+                abi_size: 408,
+                ..request()
+            },
+        ),
+        (
+            ioctl::QUERY,
+            GpuIo {
+                rsvd0: 1,
+                ..request()
+            },
+        ),
+        (
+            ioctl::QUERY,
+            GpuIo {
+                rsvd_in: [0, 1],
+                ..request()
+            },
+        ),
+        (
+            ioctl::QUERY,
+            GpuIo {
+                op_flags: ioctl::PIN,
+                ..request()
+            },
+        ),
+        (
+            ioctl::UPLOAD,
+            GpuIo {
+                op_flags: 8,
+                ..request()
+            },
+        ),
+        (
+            ioctl::UPLOAD,
+            GpuIo {
+                op_flags: ioctl::EVICT,
+                ..request()
+            },
+        ),
+        (
+            ioctl::RELEASE,
+            GpuIo {
+                op_flags: ioctl::AUTO_FREE,
+                ..request()
+            },
+        ),
+    ];
+    for (code, io) in wrong {
+        let (errno, out) = fixture.call(code, io, &target, file(1));
+        assert_eq!((errno, out.version, out.nbytes), (libc::EINVAL, 1, 1000));
+    }
+    let deep = Target {
+        shape: [1; 9].into(),
+        ..target.clone()
+    };
+    for code in [ioctl::UPLOAD, ioctl::QUERY, ioctl::RELEASE] {
+        assert_eq!(
+            fixture.call(code, request(), &deep, file(1)).0,
+            libc::EINVAL
+        );
+    }
+    let flat = Target {
+        shape: [1; 8].into(),
+        ..target
+    };
+    assert_eq!(fixture.query(&flat, 1).0, 0);
+    assert_eq!(fixture.raw(ioctl::LIST, &[0; 7], file(1)).0, libc::EINVAL);
+}
+
+#[test]
+fn a_truncated_source_is_eio_and_leaves_nothing() {
+    with_double!(["STFS_CUDA_DOUBLE_BANDWIDTH" => 4_000_000], {
+        let fixture = Fixture::small();
+        let target = fixture.target(1, 3_000_000);
+        let source = target.sources.files()[0].path.clone();
+        let shorter = |len| {
+            let file = std::fs::File::options().write(true).open(&source).unwrap();
+            file.set_len(len).unwrap();
+        };
+        // Under way.
+        let upload = fixture.ask(ioctl::UPLOAD, request(), &target, file(1));
+        while fixture.query(&target, 2).1.done_bytes == 0 {
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        shorter(1_000_000);
+        let (errno, io) = upload.recv_timeout(Duration::from_secs(5)).unwrap();
+        assert_eq!((errno, io.state), (libc::EIO, ioctl::FAILED));
+        // From the start.
+        let (errno, io) = fixture.upload(&target, 1);
+        assert_eq!((errno, io.cu_error, io.leases), (libc::EIO, 0, 0));
+        assert_eq!(outstanding(&ledger()).get("device"), None);
+        assert_eq!(fixture.listed(), Vec::<String>::new());
+        std::fs::write(&source, noise(3_000_000, 5)).unwrap();
+        assert_eq!(fixture.upload(&target, 1).0, 0);
+        drop(fixture);
+        assert_all_returned();
+    });
+}
+
+#[test]
+fn a_source_that_changed_is_estale() {
+    with_double!(["STFS_CUDA_DOUBLE_BANDWIDTH" => 8_000_000], {
+        let fixture = Fixture::small();
+        let target = fixture.target(1, 3_000_000);
+        let source = target.sources.files()[0].path.clone();
+        // While it is being uploaded.
+        let upload = fixture.ask(ioctl::UPLOAD, request(), &target, file(1));
+        while fixture.query(&target, 2).1.done_bytes == 0 {
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        std::fs::write(&source, noise(3_000_000, 6)).unwrap();
+        let (errno, io) = upload.recv_timeout(Duration::from_secs(5)).unwrap();
+        assert_eq!((errno, io.state), (libc::ESTALE, ioctl::FAILED));
+
+        // Afterwards: whoever insists on the old state is told, whoever does not gets the new one.
+        let (errno, old) = fixture.upload(&target, 1);
+        assert_eq!(errno, 0);
+        std::fs::write(&source, noise(3_000_000, 7)).unwrap();
+        let same = GpuIo {
+            want_generation: old.generation,
+            ..request()
+        };
+        for code in [ioctl::UPLOAD, ioctl::QUERY] {
+            assert_eq!(fixture.call(code, same, &target, file(1)).0, libc::ESTALE);
+        }
+        // What one holds a lease on, one still sees; others see what there is of the new state.
+        let (errno, io) = fixture.query(&target, 1);
+        assert_eq!((errno, io.state, io.generation), (0, ioctl::RESIDENT, old.generation));
+        let (errno, io) = fixture.query(&target, 2);
+        assert_eq!((errno, io.state), (0, ioctl::ABSENT));
+        assert_ne!(io.generation, old.generation);
+        let (errno, new) = fixture.upload(&target, 1);
+        assert_eq!((errno, new.generation), (0, io.generation));
+        assert!(seen_by_another_process(&new) == noise(3_000_000, 7));
+        // The lease has moved on, and a third state takes the second's place.
+        assert_eq!(fixture.query(&target, 1).1.alloc_id, new.alloc_id);
+        fixture.gpu.released(1);
+        std::fs::write(&source, noise(3_000_000, 8)).unwrap();
+        assert_eq!(fixture.upload(&target, 1).0, 0);
+        assert_eq!(fixture.listed().len(), 1);
+
+        // Another file under the same name: this mount cannot show it.
+        std::fs::write(source.with_extension("new"), noise(3_000_000, 9)).unwrap();
+        std::fs::rename(source.with_extension("new"), &source).unwrap();
+        assert_eq!(fixture.upload(&target, 2).0, libc::ESTALE);
+    });
+}
+
+#[test]
+fn a_view_that_panics_is_eio() {
+    struct Bomb;
+    impl View for Bomb {
+        fn len(&self) -> u64 {
+            1_000_000
+        }
+        fn read_at(&self, offset: u64, _: &mut [u8]) -> stfs::Result<()> {
+            assert!(offset == u64::MAX, "on purpose");
+            Ok(())
+        }
+    }
+    with_double!([], {
+        let fixture = Fixture::small();
+        let bomb = target(1, Arc::new(Bomb), &[]);
+        assert_eq!(fixture.upload(&bomb, 1).0, libc::EIO);
+        assert_eq!(fixture.upload(&fixture.target(2, 1_000_000), 1).0, 0);
+        drop(fixture);
+        assert_all_returned();
+    });
+}
+
+#[test]
+fn a_failure_is_told_once_to_those_who_did_not_wait_for_it() {
+    with_double!(["STFS_CUDA_DOUBLE_HANG" => "cuMemAlloc_v2:1:100", "STFS_CUDA_DOUBLE_FAIL" => "cuMemAlloc_v2:1:2"], {
+        let fixture = Fixture::small();
+        let target = fixture.target(1, 1000);
+        let at_once = GpuIo {
+            timeout_ms: 0,
+            ..request()
+        };
+        // Starts the driver, so that nobody has to wait for that.
+        assert_eq!(devices(&fixture, 0).0, 0);
+        let (errno, io) = fixture.call(ioctl::UPLOAD, at_once, &target, file(1));
+        assert_eq!((errno, io.state), (0, ioctl::LOADING));
+        std::thread::sleep(Duration::from_millis(400));
+        let (errno, io) = fixture.query(&target, 1);
+        assert_eq!((errno, io.state, io.cu_error), (0, ioctl::FAILED, 2));
+        assert_eq!(fixture.call(ioctl::UPLOAD, at_once, &target, file(1)).0, libc::ENOMEM);
+        assert_eq!(fixture.query(&target, 1).1.state, ioctl::ABSENT);
+        assert_eq!(fixture.upload(&target, 1).1.state, ioctl::RESIDENT);
+    });
+}

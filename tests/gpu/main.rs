@@ -1,0 +1,14 @@
+//! The GPU ioctl, on a test double of the CUDA driver: the engine by itself, then a real mount.
+//!
+//! Nothing here has seen a GPU. Each test that needs the double runs in a process of its own, in
+//! which `LD_LIBRARY_PATH` leads to it.
+
+mod abi;
+mod arena;
+mod engine;
+mod errors;
+mod faults;
+mod leases;
+mod mount;
+mod mounted;
+mod support;

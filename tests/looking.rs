@@ -1,0 +1,213 @@
+//! The commands that look at a model: exit codes, JSON, and what reaches the terminal.
+
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+use safetensors::tensor::{Dtype, TensorView, serialize_to_file};
+use serde_json::{Value, json};
+
+fn stfs(args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_stfs"))
+        .args(args)
+        .stdin(Stdio::null())
+        .env_remove("NO_COLOR")
+        .output()
+        .unwrap()
+}
+
+/// Standard output of a command that must end with that code.
+fn out(code: i32, args: &[&str]) -> String {
+    let done = stfs(args);
+    let text = String::from_utf8(done.stdout).unwrap();
+    let errors = String::from_utf8(done.stderr).unwrap();
+    assert_eq!(done.status.code(), Some(code), "{args:?}: {text}{errors}");
+    assert!(!errors.contains("panicked"), "{errors}");
+    text
+}
+
+fn json_of(code: i32, args: &[&str]) -> Value {
+    serde_json::from_str(&out(code, args)).unwrap()
+}
+
+fn write(path: &Path, tensors: &[(&str, &[usize], &[f32])]) {
+    let bytes: Vec<Vec<u8>> = tensors
+        .iter()
+        .map(|t| t.2.iter().flat_map(|v| v.to_le_bytes()).collect())
+        .collect();
+    let views = tensors.iter().zip(&bytes).map(|(t, b)| {
+        let view = TensorView::new(Dtype::F32, t.1.to_vec(), b).unwrap();
+        (t.0, view)
+    });
+    serialize_to_file(views, None, path).unwrap();
+}
+
+/// A directory with `model.safetensors`.
+fn model(tensors: &[(&str, &[usize], &[f32])]) -> (tempfile::TempDir, String) {
+    let dir = tempfile::tempdir().unwrap();
+    write(&dir.path().join("model.safetensors"), tensors);
+    let path = dir.path().to_str().unwrap().to_string();
+    (dir, path)
+}
+
+#[test]
+fn stat_has_exactly_the_keys_of_the_contract() {
+    let (_dir, m) = model(&[
+        ("a", &[2, 2], &[1.0, -3.0, 0.0, f32::NAN]),
+        ("b", &[1], &[f32::INFINITY]),
+        ("c", &[0, 5], &[]),
+    ]);
+    let found = out(0, &["stat", "--json", &m]);
+    let expected = json!([
+        {"name": "a", "dtype": "F32", "shape": [2, 2], "min": -3.0, "max": 1.0,
+         "mean": -2.0 / 3.0, "std": (26.0f64 / 9.0).sqrt(), "zeros": 1, "nan": 1, "inf": 0},
+        {"name": "b", "dtype": "F32", "shape": [1], "min": null, "max": null,
+         "mean": null, "std": null, "zeros": 0, "nan": 0, "inf": 1},
+        {"name": "c", "dtype": "F32", "shape": [0, 5], "min": null, "max": null,
+         "mean": null, "std": null, "zeros": 0, "nan": 0, "inf": 0},
+    ]);
+    // As text: the keys' order counts.
+    assert_eq!(
+        found,
+        serde_json::to_string_pretty(&expected).unwrap() + "\n"
+    );
+    out(1, &["stat", "--check", &m]);
+    out(0, &["stat", "--check", &m, "c"]);
+    out(2, &["stat", "--check", &m, "no such*"]);
+    out(1, &["stat", &m, "no such*"]);
+    out(2, &["stat", "--check", "/nonexistent"]);
+    out(2, &["stat"]);
+}
+
+#[test]
+fn diff_tells_shape_from_dtype_from_value() {
+    let (_a, a) = model(&[
+        ("gone", &[1], &[1.0]),
+        ("same", &[2], &[1.0, f32::NAN]),
+        ("shape", &[4], &[1.0; 4]),
+        ("value", &[3], &[1.0, 2.0, 0.0]),
+        ("worse", &[2], &[1.0, 1.0]),
+    ]);
+    let (_b, b) = model(&[
+        ("new", &[1], &[1.0]),
+        ("same", &[2], &[1.0, -f32::NAN]),
+        ("shape", &[2, 2], &[1.0; 4]),
+        ("value", &[3], &[1.0, 2.5, 0.0]),
+        ("worse", &[2], &[-1.0, -1.0]),
+    ]);
+    let cosine = 6.0 / (5.0f64 * 7.25).sqrt();
+    assert_eq!(
+        json_of(1, &["diff", "--json", &a, &b]),
+        json!({
+            "added": ["new"],
+            "removed": ["gone"],
+            "changed": [
+                {"name": "shape", "what": "shape", "max_abs": null, "max_rel": null, "cosine": null},
+                {"name": "worse", "what": "value", "max_abs": 2.0, "max_rel": 2.0, "cosine": -1.0},
+                {"name": "value", "what": "value", "max_abs": 0.5, "max_rel": 0.25, "cosine": cosine},
+            ],
+            "unchanged": 1,
+        })
+    );
+    assert!(out(1, &["diff", &a, &b]).ends_with("1 added, 1 removed, 3 changed, 1 unchanged\n"));
+    assert_eq!(
+        out(0, &["diff", &a, &a]),
+        "0 added, 0 removed, 0 changed, 5 unchanged\n"
+    );
+    out(2, &["diff", &a, "/nonexistent"]);
+    out(2, &["diff", &a]);
+}
+
+#[test]
+fn verify_finds_more_than_one_problem() {
+    let (dir, m) = model(&[("a", &[2], &[1.0, 2.0])]);
+    assert!(out(0, &["verify", &m]).contains("no problems"));
+    assert_eq!(json_of(0, &["verify", "--json", &m]), json!([]));
+    let header = br#"{"x": {"dtype": "F32", "shape": [2], "data_offsets": [0, 4]},
+        "y": {"dtype": "F32", "shape": [1], "data_offsets": [2, 6]}}"#;
+    let mut file = (header.len() as u64).to_le_bytes().to_vec();
+    file.extend_from_slice(header);
+    std::fs::write(dir.path().join("model.safetensors"), file).unwrap();
+    let found = json_of(1, &["verify", "--json", &m]);
+    let tensors: Vec<&Value> = found
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|p| &p["tensor"])
+        .collect();
+    assert!(
+        tensors.contains(&&json!("x")) && tensors.contains(&&json!("y")),
+        "{found}"
+    );
+    assert!(
+        found
+            .as_array()
+            .unwrap()
+            .iter()
+            .all(|p| p["file"] == "model.safetensors")
+    );
+    out(2, &["verify", "/nonexistent"]);
+}
+
+#[test]
+fn checksums_are_written_once_and_then_compared() {
+    let (dir, m) = model(&[("a", &[1], &[1.0]), ("n\nl", &[0], &[])]);
+    let sums = dir.path().join("sums");
+    let sums_path = sums.to_str().unwrap();
+    out(0, &["verify", "--checksum", sums_path, &m]);
+    // SHA-256 of 00 00 80 3F, and of nothing.
+    let one = "e00e5eb9444182f352323374ef4e08ebcb784725fdd4fd612d7730540b3e0c8c";
+    let text = std::fs::read_to_string(&sums).unwrap();
+    let empty = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
+    assert!(
+        text.contains(&format!("\\{empty}  tensors/n\\nl/raw\n")),
+        "{text}"
+    );
+    assert!(text.contains(&format!("{one}  tensors/a/raw\n")), "{text}");
+    assert_eq!(text.lines().count(), 2);
+    out(0, &["verify", "--checksum", sums_path, &m]);
+    std::fs::write(&sums, text.replace(empty, &"0".repeat(64))).unwrap();
+    let found = json_of(1, &["verify", "--json", "--checksum", sums_path, &m]);
+    assert_eq!(found[0]["tensor"], "n\nl");
+    std::fs::write(&sums, text.lines().next().unwrap()).unwrap();
+    let found = json_of(1, &["verify", "--json", "--checksum", sums_path, &m]);
+    assert_eq!(found.as_array().unwrap().len(), 1);
+}
+
+#[test]
+fn pictures_go_to_a_pipe_as_png_or_as_plain_shades() {
+    let values: Vec<f32> = (0..200).map(|i| (i as f32 * 0.1).sin()).collect();
+    let (_dir, m) = model(&[("w", &[10, 20], &values), ("empty", &[0], &[])]);
+    let png = stfs(&["cat", "--view", "png", &m, "w"]).stdout;
+    assert_eq!(png.len() as u64, stfs::preview::png_len(&[10, 20]));
+    assert!(png.starts_with(b"\x89PNG\r\n\x1a\n"));
+    for name in ["w", "empty"] {
+        let text = out(0, &["show", &m, name]);
+        assert!(text.contains("NaN 0") && !text.contains('\x1b'), "{text}");
+        assert!(text.lines().all(|l| l.chars().count() <= 80), "{text}");
+    }
+    out(1, &["show", &m, "nothing"]);
+}
+
+#[test]
+fn hostile_names_never_reach_the_terminal_raw() {
+    let evil = "\x1b]0;evil\x07\u{202e}";
+    let (_a, a) = model(&[(evil, &[1], &[1.0])]);
+    let (_b, b) = model(&[(evil, &[1], &[f32::NAN])]);
+    let (_c, c) = model(&[("x", &[1], &[1.0])]);
+    let mut texts = vec![
+        out(0, &["stat", &a]),
+        out(0, &["show", &a, evil]),
+        out(1, &["diff", &a, &b]),
+        out(1, &["diff", &a, &c]),
+        out(1, &["diff", &c, &a]),
+    ];
+    let sums = format!("{a}/sums");
+    out(0, &["verify", "--checksum", &sums, &a]);
+    texts.push(out(1, &["verify", "--checksum", &sums, &b]));
+    let error = stfs(&["show", &a, "\x1b[31m"]).stderr;
+    texts.push(String::from_utf8(error).unwrap());
+    for text in texts {
+        let raw = |c: char| matches!(c, '\x1b' | '\x07' | '\u{202e}');
+        assert!(!text.contains(raw), "{text:?}");
+    }
+}

@@ -1,0 +1,39 @@
+//! Real mounts of the real program, looked at through the kernel.
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod attributes;
+mod damage;
+mod incomplete;
+mod listing;
+mod manifest;
+mod names;
+mod readonly;
+mod reads;
+mod sources;
+mod synthetic;
+mod tied;
+
+use std::path::{Path, PathBuf};
+
+/// Every path below a directory, links not followed, parents first.
+fn walk(root: &Path) -> Vec<PathBuf> {
+    let mut all = vec![root.to_path_buf()];
+    let mut at = 0;
+    while at < all.len() {
+        if all[at].symlink_metadata().expect("stat").is_dir() {
+            let entries = std::fs::read_dir(&all[at]).expect("list");
+            all.extend(entries.map(|e| e.expect("an entry").path()));
+        }
+        at += 1;
+    }
+    all.split_off(1)
+}
+
+/// The regular files below a directory.
+fn files(root: &Path) -> Vec<PathBuf> {
+    let mut all = walk(root);
+    all.retain(|p| p.symlink_metadata().expect("stat").is_file());
+    all
+}

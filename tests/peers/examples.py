@@ -1,0 +1,64 @@
+#!/usr/bin/env python3
+"""The README's examples, each run against a mount of examples/tiny-llama, its numbers against NumPy."""
+
+import sys
+
+import numpy as np
+
+from harness import REPOSITORY, check, main, mounted, need, run, same
+
+EXAMPLES = REPOSITORY / "examples"
+MODEL = EXAMPLES / "tiny-llama"
+NORM = "tensors/model.norm.weight/f32"
+
+
+@check
+def numpy_example():
+    with mounted(MODEL) as mount:
+        lines = run(sys.executable, EXAMPLES / "look.py", mount).decode().splitlines()
+        same(len(lines), 19, "matrices")
+        w = np.load(mount / "npy/model.embed_tokens.weight.npy")
+        assert lines[0].endswith(f"std {w.std():.5f}  max |w| {np.abs(w).max():.5f}"), lines[0]
+
+
+@check
+def c_example(scratch):
+    need("cc")
+    run("cc", "-O2", "-Wall", "-Wextra", "-Werror", "-o", scratch / "norm", EXAMPLES / "norm.c", "-lm")
+    with mounted(MODEL) as mount:
+        w = np.fromfile(mount / NORM, "<f4").astype(np.float64)
+        expected = f"{w.size} values, norm {np.sqrt((w * w).sum()):.6f}\n"
+        same(run(scratch / "norm", mount / NORM).decode(), expected, "norm")
+
+
+@check
+def octave_example():
+    need("octave-cli")
+    name = "model.layers.0.self_attn.q_proj.weight"
+    with mounted(MODEL) as mount:
+        out = run("octave-cli", "--quiet", EXAMPLES / "look.m", mount, name).decode()
+        w = np.load(mount / f"npy/{name}.npy").astype(np.float64)
+        largest = np.linalg.svd(w, compute_uv=False)[:3]
+        found = [float(x) for x in out[out.index("[") + 1 : out.index("]")].split()]
+        assert np.allclose(found, largest, rtol=1e-4), (found, largest)
+
+
+@check
+def awk_example():
+    with mounted(MODEL) as mount:
+        out = run("sh", EXAMPLES / "largest.sh", mount / NORM).decode()
+        w = np.fromfile(mount / NORM, "<f4")
+        first = out.splitlines()[0].split()
+        same(float(first[1]), float(w.max()), "the largest value")
+        same(w[int(first[4])], w.max(), "its position")
+
+
+@check
+def duckdb_example():
+    with mounted(MODEL) as mount:
+        out = run(sys.executable, EXAMPLES / "sql.py", mount).decode()
+        assert "[176,64]" in out and "90112" in out, out
+
+
+if __name__ == "__main__":
+    main()
