@@ -25,8 +25,11 @@ pub use mount::{MountOptions, Mounted, mount, unmount};
 
 /// The tree never changes, so the kernel may remember all of it.
 const TTL: Duration = Duration::from_secs(365 * 24 * 3600);
-/// `st_blksize`: what `cp` and friends read at a time.
+/// `st_blksize` of files: what `cp` and friends read at a time.
 const BLOCK_SIZE: u32 = 1 << 20;
+/// `st_blksize` of directories. The C library takes it for the size of its buffer for listings, and
+/// the kernel allocates as many pages for every request: 1 MiB would make `find` twice as slow.
+const DIR_BLOCK_SIZE: u32 = 4096;
 
 /// The kernel's side of a mount.
 pub struct FuseFs {
@@ -103,7 +106,10 @@ fn file_attr(a: &Attr) -> FileAttr {
         uid: a.uid,
         gid: a.gid,
         rdev: 0,
-        blksize: BLOCK_SIZE,
+        blksize: match a.kind {
+            Kind::Dir => DIR_BLOCK_SIZE,
+            Kind::File | Kind::Link => BLOCK_SIZE,
+        },
         flags: 0,
     }
 }

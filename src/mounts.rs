@@ -64,7 +64,9 @@ pub fn find(mountpoint: &Path) -> Result<Option<Entry>> {
 /// Whether accesses fail because the daemon behind a mount has died.
 pub fn is_stale(mountpoint: &Path) -> bool {
     // Not stat: the kernel remembers attributes for longer than the daemon lives.
-    get_status(mountpoint).is_err_and(|e| e.raw_os_error() == Some(libc::ENOTCONN))
+    // ECONNABORTED is what a request gets that was on its way when the daemon went.
+    get_status(mountpoint)
+        .is_err_and(|e| matches!(e.raw_os_error(), Some(libc::ENOTCONN | libc::ECONNABORTED)))
 }
 
 /// An absolute path without links, also where the last component is a stale mount, which cannot

@@ -146,7 +146,8 @@ fn a_killed_daemons_mount_is_told_of_and_unmounted() {
     kill(m.pid(), libc::SIGKILL);
     assert!(m.ended());
     let e = errno(std::fs::read(m.root.join("tensors/b.weight/raw")));
-    assert_eq!(e, libc::ENOTCONN);
+    // ECONNABORTED if the kernel was still taking the connection down.
+    assert!([libc::ENOTCONN, libc::ECONNABORTED].contains(&e), "{e}");
     let mounts = stfs(["mounts"]).ok().out;
     let root = m.root.to_str().unwrap();
     let line = mounts.lines().find(|l| l.contains(root)).unwrap();
