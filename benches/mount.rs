@@ -1,5 +1,6 @@
 //! How fast a real mount is: each way of reading against a native read of the same shard in the
-//! same round, all from the page cache; and a model of 93,696 tensors: time to mount, to list.
+//! same round, from the page cache and from the disk; and a model of 93,696 tensors: time to mount,
+//! to list.
 //!
 //! `cargo bench --bench mount`; medians of [`ROUNDS`] rounds, with the ratio to the native read.
 
@@ -168,6 +169,37 @@ fn reading(dir: &Path) {
     });
 }
 
+/// Drops a file's pages from the page cache; those that are mapped would stay.
+fn forget(file: &Path) {
+    let file = File::open(file).expect("opens");
+    file.sync_all().expect("syncs");
+    // SAFETY: an advice on a descriptor; no memory is involved.
+    unsafe { libc::posix_fadvise(file.as_raw_fd(), 0, 0, libc::POSIX_FADV_DONTNEED) };
+}
+
+/// What comes from the disk: a mount of its own for each round, because what a mount has once shown
+/// stays mapped.
+fn from_disk(dir: &Path) {
+    let shard = dir.join("model.safetensors");
+    let compare = |what: &str, unit: &str, read: fn(&Path) -> f64| {
+        let native = || {
+            forget(&shard);
+            read(&shard)
+        };
+        compare(what, unit, native, || {
+            forget(&shard);
+            let (mount, _) = Mounted::new(dir, dir.join("cold"));
+            read(&mount.0.join("tensors/w/raw"))
+        });
+    };
+    compare("raw from the disk, in order", "GB/s", |file| {
+        sequential(file, 0, false)
+    });
+    compare("raw from the disk, random 4 KiB", "us", |file| {
+        random(file, false)
+    });
+}
+
 /// A mixture-of-experts model in FP8, with the names of one and hardly any data.
 fn many(dir: &Path) {
     let mut tensors = Vec::new();
@@ -212,6 +244,7 @@ fn many(dir: &Path) {
 fn main() {
     let dir = tempfile::tempdir().expect("a directory");
     reading(dir.path());
+    from_disk(dir.path());
     let dir = tempfile::tempdir().expect("a directory");
     many(dir.path());
 }

@@ -57,6 +57,8 @@ pub struct OpenFile {
     pub view: SharedView,
     /// Of a preview the same bytes, to ask whether they are made yet.
     picture: Option<Arc<Deferred>>,
+    /// Where the last read ended: the next of a sequential reader begins there.
+    read_up_to: AtomicU64,
 }
 
 /// A mount's answers.
@@ -75,6 +77,8 @@ pub struct Fs {
 
 /// The largest read that the kernel sends (fs.fuse.max_pages_limit, 256 pages).
 const MAX_READ: usize = 1 << 20;
+/// Reads below this many bytes that do not follow on the last are taken for random ones.
+const SMALL_READ: usize = 64 << 10;
 
 thread_local! {
     /// Where reads are assembled that are not one piece of a mapping.
@@ -206,6 +210,7 @@ impl Fs {
             node,
             view,
             picture,
+            read_up_to: AtomicU64::new(0),
         };
         Ok((self.handles.insert(file), same))
     }
@@ -296,7 +301,11 @@ impl Fs {
             return reply(Ok(&[]));
         }
         self.served.fetch_add(n as u64, Ordering::Relaxed);
+        let follows = file.read_up_to.swap(offset + n as u64, Ordering::Relaxed) == offset;
         if let Some(slice) = file.view.mapped(offset, n) {
+            if !follows && n < SMALL_READ {
+                slice.fetch_alone();
+            }
             return reply(slice.for_kernel());
         }
         BUFFER.with_borrow_mut(|buffer| {

@@ -176,20 +176,6 @@ impl SourceFile {
         })
     }
 
-    /// Tells the kernel that these bytes will be wanted soon.
-    pub fn will_need(&self, offset: u64, len: u64) {
-        use std::os::fd::AsRawFd;
-        // SAFETY: an advice on a descriptor that this struct owns; no memory is involved.
-        unsafe {
-            libc::posix_fadvise(
-                self.file.as_raw_fd(),
-                offset as i64,
-                len as i64,
-                libc::POSIX_FADV_WILLNEED,
-            );
-        }
-    }
-
     /// What the file looks like now.
     ///
     /// # Errors
@@ -238,6 +224,24 @@ pub struct MappedSlice<'a> {
 }
 
 impl<'a> MappedSlice<'a> {
+    /// Has the kernel fetch these bytes and no others, if they are not in the page cache: a fault in
+    /// a mapping would fetch megabytes around them.
+    pub fn fetch_alone(&self) {
+        use std::os::fd::AsRawFd;
+        let (start, len) = (self.start as i64, (self.end - self.start) as i64);
+        // Only an advice: what it does not bring, the fault does.
+        //
+        // SAFETY: the descriptor is the file's own, and no memory is involved.
+        unsafe {
+            libc::posix_fadvise(
+                self.file.file.as_raw_fd(),
+                start,
+                len,
+                libc::POSIX_FADV_WILLNEED,
+            )
+        };
+    }
+
     /// The bytes, to be handed to a system call and never loaded from.
     ///
     /// # Errors
