@@ -300,7 +300,12 @@ impl Fs {
         if n == 0 {
             return reply(Ok(&[]));
         }
-        self.served.fetch_add(n as u64, Ordering::Relaxed);
+        let reply = |bytes: Result<&[u8]>| {
+            if bytes.is_ok() {
+                self.served.fetch_add(n as u64, Ordering::Relaxed);
+            }
+            reply(bytes)
+        };
         let follows = file.read_up_to.swap(offset + n as u64, Ordering::Relaxed) == offset;
         if let Some(slice) = file.view.mapped(offset, n) {
             if !follows && n < SMALL_READ {

@@ -21,7 +21,7 @@ use crate::workers::Workers;
 
 mod mount;
 
-pub use mount::{MountOptions, Mounted, mount, unmount};
+pub use mount::{MountOptions, Mounted, Place, mount, unmount};
 
 /// The tree never changes, so the kernel may remember all of it.
 const TTL: Duration = Duration::from_secs(365 * 24 * 3600);
@@ -45,13 +45,24 @@ impl FuseFs {
     }
 
     /// Runs `answer` here, or elsewhere if it may wait.
-    fn answer(&self, may_wait: bool, answer: impl FnOnce(&Fs) + Send + 'static) {
-        if may_wait {
-            let fs = self.fs.clone();
-            self.slow.run(move || answer(&fs));
-        } else {
-            shielded(|| answer(&self.fs));
-        }
+    fn answer(
+        &self,
+        may_wait: impl FnOnce(&Fs) -> bool,
+        answer: impl FnOnce(&Fs) + Send + 'static,
+    ) {
+        shielded(|| {
+            if may_wait(&self.fs) {
+                let fs = self.fs.clone();
+                self.slow.run(move || answer(&fs));
+            } else {
+                answer(&self.fs);
+            }
+        });
+    }
+
+    /// Runs `answer` here: it never waits.
+    fn answer_now(&self, answer: impl FnOnce(&Fs)) {
+        shielded(|| answer(&self.fs));
     }
 }
 
@@ -206,24 +217,28 @@ impl Filesystem for FuseFs {
             return reply.error(Errno::ENOENT);
         };
         let (parent, name) = (parent.0, name.to_string());
-        let may_wait = self.fs.lookup_may_wait(parent, &name);
-        self.answer(may_wait, move |fs| reply_entry(fs, parent, &name, reply));
+        let asked = name.clone();
+        self.answer(
+            move |fs| fs.lookup_may_wait(parent, &asked),
+            move |fs| reply_entry(fs, parent, &name, reply),
+        );
     }
 
     fn getattr(&self, _req: &Request, ino: INodeNo, _fh: Option<FileHandle>, reply: ReplyAttr) {
-        self.answer(self.fs.getattr_may_wait(ino.0), move |fs| {
-            match fs.getattr(ino.0) {
+        self.answer(
+            |fs| fs.getattr_may_wait(ino.0),
+            move |fs| match fs.getattr(ino.0) {
                 Ok(attr) => reply.attr(&TTL, &file_attr(&attr)),
                 Err(e) => reply.error(errno(&e)),
-            }
-        });
+            },
+        );
     }
 
     fn readlink(&self, _req: &Request, ino: INodeNo, reply: ReplyData) {
-        match self.fs.readlink(ino.0) {
+        self.answer_now(|fs| match fs.readlink(ino.0) {
             Ok(target) => reply.data(target.as_bytes()),
             Err(e) => reply.error(errno(&e)),
-        }
+        });
     }
 
     fn open(&self, _req: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
@@ -231,19 +246,22 @@ impl Filesystem for FuseFs {
             return reply.error(Errno::EROFS);
         }
         // Generated files are made on open: tens of megabytes for index.json.
-        self.answer(self.fs.open_may_wait(ino.0), move |fs| {
-            match fs.open(ino.0) {
-                Ok((fh, same)) => {
-                    // Without KEEP_CACHE the kernel drops what it holds of the file.
-                    let keep = match same {
-                        true => FopenFlags::FOPEN_KEEP_CACHE,
-                        false => FopenFlags::empty(),
-                    };
-                    reply.opened(FileHandle(fh), keep | FopenFlags::FOPEN_NOFLUSH);
+        self.answer(
+            |fs| fs.open_may_wait(ino.0),
+            move |fs| {
+                match fs.open(ino.0) {
+                    Ok((fh, same)) => {
+                        // Without KEEP_CACHE the kernel drops what it holds of the file.
+                        let keep = match same {
+                            true => FopenFlags::FOPEN_KEEP_CACHE,
+                            false => FopenFlags::empty(),
+                        };
+                        reply.opened(FileHandle(fh), keep | FopenFlags::FOPEN_NOFLUSH);
+                    }
+                    Err(e) => reply.error(logged(&e)),
                 }
-                Err(e) => reply.error(logged(&e)),
-            }
-        });
+            },
+        );
     }
 
     fn read(
@@ -257,12 +275,15 @@ impl Filesystem for FuseFs {
         _lock_owner: Option<LockOwner>,
         reply: ReplyData,
     ) {
-        self.answer(self.fs.read_may_wait(fh.0), move |fs| {
-            fs.read(fh.0, offset, size, |bytes| match bytes {
-                Ok(bytes) => reply.data(bytes),
-                Err(e) => reply.error(logged(&e)),
-            });
-        });
+        self.answer(
+            |fs| fs.read_may_wait(fh.0),
+            move |fs| {
+                fs.read(fh.0, offset, size, |bytes| match bytes {
+                    Ok(bytes) => reply.data(bytes),
+                    Err(e) => reply.error(logged(&e)),
+                });
+            },
+        );
     }
 
     fn release(
@@ -275,8 +296,10 @@ impl Filesystem for FuseFs {
         _flush: bool,
         reply: ReplyEmpty,
     ) {
-        self.fs.release(fh.0);
-        reply.ok();
+        self.answer_now(|fs| {
+            fs.release(fh.0);
+            reply.ok();
+        });
     }
 
     fn flush(
@@ -303,15 +326,18 @@ impl Filesystem for FuseFs {
         offset: u64,
         mut reply: ReplyDirectory,
     ) {
-        self.answer(self.fs.readdir_may_wait(ino.0), move |fs| {
-            let listed = list(fs, ino.0, offset, false, |next, name, attr| {
-                !reply.add(INodeNo(attr.ino), next, file_type(attr.kind), name)
-            });
-            match listed {
-                Ok(()) => reply.ok(),
-                Err(e) => reply.error(errno(&e)),
-            }
-        });
+        self.answer(
+            |fs| fs.readdir_may_wait(ino.0),
+            move |fs| {
+                let listed = list(fs, ino.0, offset, false, |next, name, attr| {
+                    !reply.add(INodeNo(attr.ino), next, file_type(attr.kind), name)
+                });
+                match listed {
+                    Ok(()) => reply.ok(),
+                    Err(e) => reply.error(errno(&e)),
+                }
+            },
+        );
     }
 
     fn readdirplus(
@@ -322,36 +348,47 @@ impl Filesystem for FuseFs {
         offset: u64,
         mut reply: ReplyDirectoryPlus,
     ) {
-        self.answer(self.fs.readdir_may_wait(ino.0), move |fs| {
-            let listed = list(fs, ino.0, offset, true, |next, name, attr| {
-                let node = file_attr(&attr);
-                !reply.add(INodeNo(attr.ino), next, name, &TTL, &node, Generation(0))
-            });
-            match listed {
-                Ok(()) => reply.ok(),
-                Err(e) => reply.error(errno(&e)),
-            }
-        });
+        self.answer(
+            |fs| fs.readdir_may_wait(ino.0),
+            move |fs| {
+                let listed = list(fs, ino.0, offset, true, |next, name, attr| {
+                    let node = file_attr(&attr);
+                    !reply.add(INodeNo(attr.ino), next, name, &TTL, &node, Generation(0))
+                });
+                match listed {
+                    Ok(()) => reply.ok(),
+                    Err(e) => reply.error(errno(&e)),
+                }
+            },
+        );
     }
 
     fn statfs(&self, _req: &Request, _ino: INodeNo, reply: ReplyStatfs) {
-        let s = self.fs.statfs();
         const UNIT: u32 = 4096;
-        let blocks = s.bytes.div_ceil(u64::from(UNIT));
-        reply.statfs(blocks, 0, 0, s.files, 0, UNIT, 255, UNIT);
+        self.answer_now(|fs| {
+            let s = fs.statfs();
+            let blocks = s.bytes.div_ceil(u64::from(UNIT));
+            reply.statfs(blocks, 0, 0, s.files, 0, UNIT, 255, UNIT);
+        });
     }
 
     fn getxattr(&self, _req: &Request, ino: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
         let name = name.to_string_lossy().into_owned();
-        self.answer(self.fs.getattr_may_wait(ino.0), move |fs| {
-            reply_xattr(fs.getxattr(ino.0, &name), size, reply);
-        });
+        self.answer(
+            |fs| fs.getattr_may_wait(ino.0),
+            move |fs| {
+                reply_xattr(fs.getxattr(ino.0, &name), size, reply);
+            },
+        );
     }
 
     fn listxattr(&self, _req: &Request, ino: INodeNo, size: u32, reply: ReplyXattr) {
-        self.answer(self.fs.getattr_may_wait(ino.0), move |fs| {
-            reply_xattr(Ok(fs.listxattr(ino.0)), size, reply);
-        });
+        self.answer(
+            |fs| fs.getattr_may_wait(ino.0),
+            move |fs| {
+                reply_xattr(Ok(fs.listxattr(ino.0)), size, reply);
+            },
+        );
     }
 
     /// ENOSYS: the kernel then answers SEEK_DATA and SEEK_HOLE itself (no holes).
@@ -384,12 +421,15 @@ impl Filesystem for FuseFs {
         }
         let (uid, input) = (req.uid(), in_data.to_vec());
         let fh = (!flags.contains(IoctlFlags::FUSE_IOCTL_DIR)).then_some(fh.0);
-        self.answer(self.fs.ioctl_may_wait(ino.0), move |fs| {
-            let reply = Box::new(move |error, output: &[u8]| match output {
-                [] if error != 0 => reply.error(Errno::from_i32(error)),
-                output => reply.ioctl(-error, output),
-            });
-            fs.ioctl(ino.0, fh, cmd, &input, uid, reply);
-        });
+        self.answer(
+            |fs| fs.ioctl_may_wait(ino.0),
+            move |fs| {
+                let reply = Box::new(move |error, output: &[u8]| match output {
+                    [] if error != 0 => reply.error(Errno::from_i32(error)),
+                    output => reply.ioctl(-error, output),
+                });
+                fs.ioctl(ino.0, fh, cmd, &input, uid, reply);
+            },
+        );
     }
 }

@@ -286,6 +286,7 @@ impl Layout {
         }
         match (node, self.model.tensor(id)) {
             (_, Err(_)) => false,
+            (Node::TreeLink(dir, _), Ok(_)) => self.tree().dir(dir).is_some(),
             (Node::F32(_) | Node::Preview(_), Ok(t)) => t.values.is_some(),
             (Node::Npy(_), Ok(_)) => self.model.npy_kind(id).is_some(),
             _ => true,

@@ -3,6 +3,8 @@
 use std::ffi::{CString, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
+use std::sync::mpsc;
+use std::time::Duration;
 
 use serde_json::Value;
 
@@ -10,6 +12,8 @@ use crate::error::{Error, Result};
 
 /// The file system type of our mounts.
 pub const FS_TYPE: &str = "fuse.stfs";
+/// How long a daemon may take to say how it is.
+const PATIENCE: Duration = Duration::from_secs(2);
 
 /// A line of the kernel's table.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -18,20 +22,28 @@ pub struct Entry {
     pub mountpoint: PathBuf,
     /// The model's path.
     pub model: PathBuf,
-    /// Whether its daemon has died, so that every access fails with ENOTCONN.
-    pub stale: bool,
+    /// Its device number, as `st_dev` has it: no two mounts have the same.
+    pub device: u64,
+    fs_type: OsString,
 }
 
-/// All stfs mounts, in the order they were made.
-///
-/// # Errors
-/// `/proc` cannot be read.
-pub fn list() -> Result<Vec<Entry>> {
-    Ok(table()?.into_iter().map(Entry::new).collect())
+/// What a mount's daemon says when it is asked how it is.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Daemon {
+    /// It lives, and this is its status (JSON).
+    Answers(Value),
+    /// It has died: every access fails with ENOTCONN.
+    Died,
+    /// There was no answer in time.
+    Silent,
+    /// This user may not ask it.
+    Private,
+    /// Another mount stands over this one, and nobody can reach it.
+    Covered,
 }
 
-/// Mountpoint and model of all stfs mounts.
-fn table() -> Result<Vec<(PathBuf, PathBuf)>> {
+/// All mounts of whatever type, in the order they were made.
+fn table() -> Result<Vec<Entry>> {
     let path = "/proc/self/mountinfo";
     let table = std::fs::read(path).map_err(|e| Error::io(format!("read {path}"), e))?;
     Ok(table
@@ -40,33 +52,75 @@ fn table() -> Result<Vec<(PathBuf, PathBuf)>> {
         .collect())
 }
 
-impl Entry {
-    fn new((mountpoint, model): (PathBuf, PathBuf)) -> Entry {
-        Entry {
-            stale: is_stale(&mountpoint),
-            mountpoint,
-            model,
-        }
-    }
-}
-
-/// The stfs mount at `mountpoint`, the topmost if there are several.
+/// All stfs mounts, in the order they were made, and how their daemons are. They are asked at the
+/// same time.
 ///
 /// # Errors
-/// As [`list`].
-pub fn find(mountpoint: &Path) -> Result<Option<Entry>> {
+/// `/proc` cannot be read.
+pub fn list() -> Result<Vec<(Entry, Daemon)>> {
+    let mut ours = Vec::new();
+    let mut table = table()?.into_iter();
+    while let Some(entry) = table.next() {
+        let covered = table
+            .as_slice()
+            .iter()
+            .any(|later| later.mountpoint == entry.mountpoint);
+        if entry.is_stfs() {
+            let question = (!covered).then(|| ask(&entry.mountpoint));
+            ours.push((entry, question));
+        }
+    }
+    Ok(ours
+        .into_iter()
+        .map(|(entry, question)| {
+            let daemon = match question {
+                None => Daemon::Covered,
+                Some(q) => q.recv_timeout(PATIENCE).unwrap_or(Daemon::Silent),
+            };
+            (entry, daemon)
+        })
+        .collect())
+}
+
+/// The topmost mount at `mountpoint`, of whatever type: the one that accesses and umount(2) reach.
+///
+/// # Errors
+/// `/proc` cannot be read.
+pub fn top(mountpoint: &Path) -> Result<Option<Entry>> {
     let wanted = resolve(mountpoint);
-    // No other mount is asked anything: its daemon might not answer.
-    let found = table()?.into_iter().rev().find(|(at, _)| *at == wanted);
-    Ok(found.map(Entry::new))
+    Ok(table()?.into_iter().rfind(|e| e.mountpoint == wanted))
+}
+
+impl Entry {
+    /// Whether it is one of ours.
+    pub fn is_stfs(&self) -> bool {
+        self.fs_type == FS_TYPE
+    }
 }
 
 /// Whether accesses fail because the daemon behind a mount has died.
 pub fn is_stale(mountpoint: &Path) -> bool {
-    // Not stat: the kernel remembers attributes for longer than the daemon lives.
-    // ECONNABORTED is what a request gets that was on its way when the daemon went.
-    get_status(mountpoint)
-        .is_err_and(|e| matches!(e.raw_os_error(), Some(libc::ENOTCONN | libc::ECONNABORTED)))
+    let answer = ask(mountpoint).recv_timeout(PATIENCE);
+    answer == Ok(Daemon::Died)
+}
+
+/// Asks on a thread of its own, which stays behind if there is no answer.
+fn ask(mountpoint: &Path) -> mpsc::Receiver<Daemon> {
+    let (tell, answer) = mpsc::channel();
+    let mountpoint = mountpoint.to_path_buf();
+    // A thread that cannot be had is an answer that does not come.
+    let _ = std::thread::Builder::new().spawn(move || {
+        let daemon = match get_status(&mountpoint) {
+            Ok(status) => serde_json::from_slice(&status).map_or(Daemon::Private, Daemon::Answers),
+            // ECONNABORTED is what a request gets that was on its way when the daemon went.
+            Err(e) => match e.raw_os_error() {
+                Some(libc::ENOTCONN | libc::ECONNABORTED) => Daemon::Died,
+                _ => Daemon::Private,
+            },
+        };
+        let _ = tell.send(daemon);
+    });
+    answer
 }
 
 /// An absolute path without links, also where the last component is a stale mount, which cannot
@@ -85,14 +139,17 @@ pub fn resolve(path: &Path) -> PathBuf {
     }
 }
 
-/// `36 35 0:42 / /mnt/m ro,… - fuse.stfs /models/x ro,…` → mountpoint and source.
-fn parse_line(line: &[u8]) -> Option<(PathBuf, PathBuf)> {
+/// `36 35 0:42 / /mnt/m ro,… - fuse.stfs /models/x ro,…` → an entry.
+fn parse_line(line: &[u8]) -> Option<Entry> {
     let fields: Vec<&[u8]> = line.split(|&b| b == b' ').collect();
     let dash = fields.iter().position(|f| *f == b"-")?;
-    if *fields.get(dash + 1)? != FS_TYPE.as_bytes() {
-        return None;
-    }
-    Some((unescape(fields.get(4)?), unescape(fields.get(dash + 2)?)))
+    let (major, minor) = std::str::from_utf8(fields.get(2)?).ok()?.split_once(':')?;
+    Some(Entry {
+        mountpoint: unescape(fields.get(4)?),
+        model: unescape(fields.get(dash + 2)?),
+        device: libc::makedev(major.parse().ok()?, minor.parse().ok()?),
+        fs_type: OsString::from_vec(fields.get(dash + 1)?.to_vec()),
+    })
 }
 
 /// The kernel writes blanks and backslashes as `\040` and so on.
@@ -118,11 +175,8 @@ fn unescape(field: &[u8]) -> PathBuf {
     OsString::from_vec(out).into()
 }
 
-/// What a live mount says of itself; `None` where that is not permitted.
-pub fn status(mountpoint: &Path) -> Option<Value> {
-    serde_json::from_slice(&get_status(mountpoint).ok()?).ok()
-}
-
+/// What a live mount says of itself: the root's `user.stfs.status`. Not `stat`: the kernel remembers
+/// attributes for longer than the daemon lives.
 fn get_status(mountpoint: &Path) -> std::io::Result<Vec<u8>> {
     let path = CString::new(mountpoint.as_os_str().as_bytes())?;
     let name = c"user.stfs.status";
@@ -148,11 +202,13 @@ mod tests {
     #[test]
     fn lines_of_the_kernels_table() {
         let line = b"36 35 0:42 / /mnt/a\\040b ro,nosuid shared:7 - fuse.stfs /models/x\\134y ro,user_id=0";
-        assert_eq!(
-            parse_line(line),
-            Some(("/mnt/a b".into(), "/models/x\\y".into()))
-        );
-        assert_eq!(parse_line(b"36 35 0:42 / /mnt ro - ext4 /dev/sda ro"), None);
+        let entry = parse_line(line).unwrap();
+        assert_eq!(entry.mountpoint, Path::new("/mnt/a b"));
+        assert_eq!(entry.model, Path::new("/models/x\\y"));
+        assert_eq!(entry.device, libc::makedev(0, 42));
+        assert!(entry.is_stfs());
+        let other = parse_line(b"36 35 8:1 / /mnt ro - ext4 /dev/sda ro").unwrap();
+        assert!(!other.is_stfs());
         assert_eq!(parse_line(b""), None);
     }
 }

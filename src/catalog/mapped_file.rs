@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use memmap2::{Advice, Mmap};
+use memmap2::{Advice, Mmap, MmapOptions};
 
 use super::regular_file;
 use crate::error::{Error, Result};
@@ -93,23 +93,31 @@ impl SourceFile {
     /// Opens and maps `path`, which must be a regular file (or a link to one).
     ///
     /// # Errors
-    /// It cannot be opened or mapped, or is no regular file.
+    /// It cannot be opened, or is no regular file.
     pub fn open(path: &Path, name: &str) -> Result<Arc<SourceFile>> {
         let (file, meta) = regular_file::open(path)?;
         let map = if meta.len() == 0 {
             None
         } else {
-            // The bytes are handed out only as a `MappedSlice`, for system calls: a page that
+            // Private, although nothing is ever written: FUSE file systems with direct I/O refuse
+            // shared mappings. The bytes are handed out only as a `MappedSlice`, for system calls: a page that
             // vanishes makes the kernel's copy fail with EFAULT instead of raising SIGBUS here.
             //
             // SAFETY: the mapping is read-only and private to this struct, and no Rust code loads
             // from it, so a file that changes or shrinks meanwhile breaks no promise of `&[u8]`
             // that compiled code relies on.
-            let map = unsafe { Mmap::map(&file) }
-                .map_err(|e| Error::io(format!("mmap {}", path.display()), e))?;
-            // Only a hint; without it large reads fault more often.
-            let _ = map.advise(Advice::HugePage);
-            Some(map)
+            match unsafe { MmapOptions::new().map_copy_read_only(&file) } {
+                Ok(map) => {
+                    // Only a hint; without it large reads fault more often.
+                    let _ = map.advise(Advice::HugePage);
+                    Some(map)
+                }
+                // A file system that cannot map, or no address space left: `pread` does it all.
+                Err(e) => {
+                    log::info!("{}: cannot be mapped ({e}); reads copy it", path.display());
+                    None
+                }
+            }
         };
         Ok(Arc::new(SourceFile {
             path: path.to_path_buf(),

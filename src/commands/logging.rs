@@ -8,10 +8,32 @@ use std::sync::Mutex;
 use anyhow::{Context, Result};
 use log::{Level, LevelFilter, Log, Metadata, Record};
 
+type SyslogConnection = syslog::Logger<syslog::LoggerBackend, syslog::Formatter3164>;
+
 enum Sink {
     Stderr,
     File(Mutex<File>),
-    Syslog(Mutex<syslog::Logger<syslog::LoggerBackend, syslog::Formatter3164>>),
+    Syslog(Mutex<SyslogConnection>),
+}
+
+fn connect_to_syslog() -> Option<SyslogConnection> {
+    syslog::unix(syslog::Formatter3164 {
+        facility: syslog::Facility::LOG_DAEMON,
+        hostname: None,
+        process: "stfs".into(),
+        pid: std::process::id(),
+    })
+    .ok()
+}
+
+fn to_syslog(connection: &mut SyslogConnection, level: Level, text: &str) -> bool {
+    match level {
+        Level::Error => connection.err(text),
+        Level::Warn => connection.warning(text),
+        Level::Info => connection.info(text),
+        Level::Debug | Level::Trace => connection.debug(text),
+    }
+    .is_ok()
 }
 
 struct Logger(Sink);
@@ -45,14 +67,7 @@ impl Destination {
         let sink = match self {
             Destination::Stderr => Some(Sink::Stderr),
             Destination::File(f) => Some(Sink::File(Mutex::new(f))),
-            Destination::Syslog => syslog::unix(syslog::Formatter3164 {
-                facility: syslog::Facility::LOG_DAEMON,
-                hostname: None,
-                process: "stfs".into(),
-                pid: std::process::id(),
-            })
-            .ok()
-            .map(|l| Sink::Syslog(Mutex::new(l))),
+            Destination::Syslog => connect_to_syslog().map(|c| Sink::Syslog(Mutex::new(c))),
         };
         // No syslog on this machine: nobody listens, and that is no reason not to mount.
         let Some(sink) = sink else { return };
@@ -86,14 +101,13 @@ impl Log for Logger {
                     .map_or(0.0, |d| d.as_secs_f64());
                 writeln!(f, "{now:.3} {} {text}", record.level()).is_ok()
             }),
-            Sink::Syslog(l) => l.lock().is_ok_and(|mut l| {
-                match record.level() {
-                    Level::Error => l.err(&text),
-                    Level::Warn => l.warning(&text),
-                    Level::Info => l.info(&text),
-                    _ => l.debug(&text),
-                }
-                .is_ok()
+            Sink::Syslog(c) => c.lock().is_ok_and(|mut c| {
+                to_syslog(&mut c, record.level(), &text)
+                    // The syslog daemon was started anew since: its socket is another one.
+                    || connect_to_syslog().is_some_and(|new| {
+                        *c = new;
+                        to_syslog(&mut c, record.level(), &text)
+                    })
             }),
         };
     }

@@ -20,7 +20,7 @@ use crate::gpu;
 use crate::layout::Layout;
 use crate::meta::Summary;
 use crate::model::{Model, ModelOptions};
-use crate::mounts;
+use crate::mounts::{self, Entry};
 use crate::text::{bytes, plural};
 
 pub(super) fn run(mut args: MountArgs) -> Result<ExitCode> {
@@ -35,9 +35,9 @@ pub(super) fn run(mut args: MountArgs) -> Result<ExitCode> {
     match daemon::split()? {
         Side::Parent(code) => Ok(code),
         Side::Child(parent) => {
+            log.install(args.verbose);
             let started = start(&args)?;
             parent.ready(&started.line)?;
-            log.install(args.verbose);
             log::info!("{}", started.line.trim_end());
             serve(started)
         }
@@ -106,14 +106,14 @@ fn serve(started: Started) -> Result<ExitCode> {
         mut signals,
         ..
     } = started;
-    let mountpoint = mounted.mountpoint().to_path_buf();
+    let place = mounted.place().clone();
     std::thread::Builder::new()
         .name("stfs-signals".into())
         .spawn(move || {
             if let Some(signal) = signals.forever().next() {
-                log::info!("signal {signal}: unmounting {}", mountpoint.display());
+                log::info!("signal {signal}: unmounting {}", place.path().display());
                 // Lazily: a shell that stands in the mount must not keep it.
-                if let Err(e) = fuse::unmount(&mountpoint, true) {
+                if let Err(e) = place.unmount() {
                     log::error!("{e}");
                 }
                 // Readers that still have files open get a moment, then ENOTCONN.
@@ -190,7 +190,7 @@ impl Place {
             }
             Ok(_) => {
                 let path = std::fs::canonicalize(mountpoint)?;
-                if let Some(e) = mounts::find(&path)? {
+                if let Some(e) = mounts::top(&path)?.filter(Entry::is_stfs) {
                     bail!(
                         "mountpoint {shown}: {} is mounted there already; 'stfs umount {shown}' first",
                         e.model.display()
@@ -226,7 +226,7 @@ impl Drop for Place {
 
 fn detach_stale(mountpoint: &Path) -> Result<()> {
     let shown = mountpoint.display();
-    let Some(entry) = mounts::find(mountpoint)? else {
+    let Some(entry) = mounts::top(mountpoint)?.filter(Entry::is_stfs) else {
         bail!(
             "mountpoint {shown}: another program's mount whose daemon has died is there; 'fusermount3 -u {shown}' detaches it"
         );

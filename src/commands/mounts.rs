@@ -6,40 +6,37 @@ use anyhow::Result;
 use serde_json::{Value, json};
 
 use crate::cli::MountsArgs;
-use crate::mounts;
+use crate::mounts::{self, Daemon, Entry};
 use crate::text::{bytes, printable};
 
 pub(super) fn run(args: &MountsArgs) -> Result<ExitCode> {
-    let rows: Vec<(mounts::Entry, Option<Value>)> = mounts::list()?
-        .into_iter()
-        .map(|e| {
-            let status = (!e.stale).then(|| mounts::status(&e.mountpoint)).flatten();
-            (e, status)
-        })
-        .collect();
+    let mounts = mounts::list()?;
     if args.json {
-        let all: Vec<Value> = rows.iter().map(|(e, s)| object(e, s.as_ref())).collect();
+        let all: Vec<Value> = mounts.iter().map(|(e, d)| object(e, d)).collect();
         let mut text = Vec::new();
         super::write_json(&mut text, &all)?;
         return super::print(&text);
     }
     let mut table =
         vec![["MODEL", "MOUNTPOINT", "PID", "UPTIME", "SERVED", "SOURCE"].map(String::from)];
-    table.extend(rows.iter().map(|(e, s)| row(e, s.as_ref())));
+    table.extend(mounts.iter().map(|(e, d)| row(e, d)));
     super::print(super::table(&table).as_bytes())
 }
 
-fn object(e: &mounts::Entry, status: Option<&Value>) -> Value {
-    let get = |key: &str| {
-        status
-            .and_then(|s| s.get(key))
-            .cloned()
-            .unwrap_or(Value::Null)
-    };
+/// What the daemon says of `key`; null where it says nothing.
+fn said<'a>(daemon: &'a Daemon, key: &str) -> &'a Value {
+    match daemon {
+        Daemon::Answers(status) => &status[key],
+        _ => &Value::Null,
+    }
+}
+
+fn object(e: &Entry, daemon: &Daemon) -> Value {
+    let get = |key| said(daemon, key);
     json!({
         "model": e.model.to_string_lossy(),
         "mountpoint": e.mountpoint.to_string_lossy(),
-        "stale": e.stale,
+        "stale": *daemon == Daemon::Died,
         "pid": get("pid"),
         "uptime_s": get("uptime_s"),
         "bytes_served": get("bytes_served"),
@@ -47,17 +44,19 @@ fn object(e: &mounts::Entry, status: Option<&Value>) -> Value {
     })
 }
 
-fn row(e: &mounts::Entry, status: Option<&Value>) -> [String; 6] {
-    let number = |key: &str| status.and_then(|s| s.get(key)?.as_u64());
+fn row(e: &Entry, daemon: &Daemon) -> [String; 6] {
+    let number = |key| said(daemon, key).as_u64();
     let or_dash = |s: Option<String>| s.unwrap_or_else(|| "-".into());
-    let source = match (
-        e.stale,
-        status.and_then(|s| s.get("source_changed")?.as_bool()),
-    ) {
-        (true, _) => "daemon died: 'stfs umount' it",
-        (_, Some(true)) => "changed",
-        (_, Some(false)) => "ok",
-        (_, None) => "-",
+    let source = match daemon {
+        Daemon::Died => "daemon died: 'stfs umount' it",
+        Daemon::Silent => "daemon does not answer",
+        Daemon::Covered => "covered by another mount",
+        Daemon::Private => "-",
+        Daemon::Answers(_) => match said(daemon, "source_changed").as_bool() {
+            Some(true) => "changed",
+            Some(false) => "ok",
+            None => "-",
+        },
     };
     [
         printable(&e.model.to_string_lossy()).into_owned(),

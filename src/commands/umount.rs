@@ -10,10 +10,16 @@ use crate::{fuse, mounts};
 
 pub(super) fn run(args: &UmountArgs) -> Result<ExitCode> {
     let shown = args.mountpoint.display();
-    let Some(entry) = mounts::find(&args.mountpoint)? else {
+    let Some(entry) = mounts::top(&args.mountpoint)? else {
         bail!("{shown}: is not an stfs mount; 'stfs mounts' lists them");
     };
-    match fuse::unmount(&entry.mountpoint, args.lazy || entry.stale) {
+    if !entry.is_stfs() {
+        bail!(
+            "{shown}: the topmost mount there is not an stfs mount; if one lies below, unmount what covers it first ('findmnt {shown}' shows all)"
+        );
+    }
+    let lazy = args.lazy || mounts::is_stale(&entry.mountpoint);
+    match fuse::unmount(&entry.mountpoint, lazy) {
         Ok(()) => Ok(ExitCode::SUCCESS),
         Err(Error::Io { source, .. }) if source.raw_os_error() == Some(libc::EBUSY) => bail!(
             "{shown}: is in use; 'fuser -vm {shown}' shows by whom, 'stfs umount --lazy {shown}' detaches it now"

@@ -28,7 +28,15 @@ const READ_AHEAD_KB: &str = "1024";
 /// A live mount. Dropping it unmounts.
 pub struct Mounted {
     session: BackgroundSession,
-    mountpoint: PathBuf,
+    place: Place,
+}
+
+/// Where a mount is, and which of those there it is.
+#[derive(Debug, Clone)]
+pub struct Place {
+    path: PathBuf,
+    /// `st_dev` of the mount: 0 if it could not be asked.
+    device: u64,
 }
 
 /// Mounts `fs` at `mountpoint`, an existing empty directory, as `fuse.stfs` with the model's path as
@@ -48,10 +56,14 @@ pub fn mount(fs: Arc<Fs>, mountpoint: &Path, options: &MountOptions) -> Result<M
     let session = session
         .spawn()
         .map_err(|e| Error::io("start the request threads", e))?;
-    raise_read_ahead(&mountpoint);
+    let device = std::fs::metadata(&mountpoint).map_or(0, |m| m.dev());
+    raise_read_ahead(device);
     Ok(Mounted {
         session,
-        mountpoint,
+        place: Place {
+            path: mountpoint,
+            device,
+        },
     })
 }
 
@@ -117,7 +129,7 @@ fn check_device() -> Result<()> {
             ));
         }
     }
-    if !is_root() && !has_fusermount() {
+    if !is_root() && fusermount().is_none() {
         return Err(Error::other(
             libc::ENOENT,
             "fusermount3 is missing, and only root can mount without it: install it ('apt install fuse3', 'dnf install fuse3')",
@@ -126,19 +138,19 @@ fn check_device() -> Result<()> {
     Ok(())
 }
 
-/// Whether fuser will find a fusermount program, where it looks for it.
-fn has_fusermount() -> bool {
-    if let Some(path) = std::env::var_os("FUSERMOUNT_PATH") {
-        return Path::new(&path).exists();
+/// The program that mounts and unmounts for ordinary users, where fuser looks for it.
+fn fusermount() -> Option<PathBuf> {
+    if let Some(path) = std::env::var_os("FUSERMOUNT_PATH").map(PathBuf::from) {
+        return path.exists().then_some(path);
     }
     let path = std::env::var_os("PATH").unwrap_or_default();
-    std::env::split_paths(&path)
+    let dirs: Vec<PathBuf> = std::env::split_paths(&path)
         .chain([PathBuf::from("/bin"), PathBuf::from("/sbin")])
-        .any(|dir| {
-            ["fusermount3", "fusermount"]
-                .iter()
-                .any(|f| dir.join(f).is_file())
-        })
+        .collect();
+    ["fusermount3", "fusermount"]
+        .iter()
+        .flat_map(|name| dirs.iter().map(move |dir| dir.join(name)))
+        .find(|program| program.is_file())
 }
 
 fn explain(e: std::io::Error, mountpoint: &Path, options: &MountOptions) -> Error {
@@ -162,11 +174,8 @@ fn explain(e: std::io::Error, mountpoint: &Path, options: &MountOptions) -> Erro
 
 /// The kernel caps read-ahead at 128 KiB for every FUSE mount; root may raise it afterwards. Not
 /// being allowed to is no error: sequential buffered reads are then about a third slower.
-fn raise_read_ahead(mountpoint: &Path) {
-    let Ok(meta) = std::fs::metadata(mountpoint) else {
-        return;
-    };
-    let (major, minor) = (libc::major(meta.dev()), libc::minor(meta.dev()));
+fn raise_read_ahead(device: u64) {
+    let (major, minor) = (libc::major(device), libc::minor(device));
     let path = format!("/sys/class/bdi/{major}:{minor}/read_ahead_kb");
     if let Err(e) = std::fs::write(&path, READ_AHEAD_KB) {
         log::debug!("{path}: {e}; read-ahead stays at the kernel's 128 KiB");
@@ -180,8 +189,8 @@ impl Mounted {
     }
 
     /// Where it is mounted.
-    pub fn mountpoint(&self) -> &Path {
-        &self.mountpoint
+    pub fn place(&self) -> &Place {
+        &self.place
     }
 
     /// Waits until it is unmounted from outside.
@@ -200,7 +209,7 @@ impl Mounted {
     /// # Errors
     /// Unmounting failed.
     pub fn unmount(self) -> Result<()> {
-        unmount(&self.mountpoint, true)?;
+        self.place.unmount()?;
         for _ in 0..100 {
             if self.session.guard.is_finished() {
                 return self.wait();
@@ -210,6 +219,25 @@ impl Mounted {
         // Still open somewhere. The process ends now, and those readers get ENOTCONN.
         std::mem::forget(self.session);
         Ok(())
+    }
+}
+
+impl Place {
+    /// The mountpoint, absolute and without links.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Detaches this mount, busy or not. Does nothing if another one stands at its path by now, or
+    /// none: it was detached before, and what is open keeps it alive.
+    ///
+    /// # Errors
+    /// Unmounting failed.
+    pub fn unmount(&self) -> Result<()> {
+        match crate::mounts::top(&self.path)? {
+            Some(top) if top.device == self.device => unmount(&self.path, true),
+            _ => Ok(()),
+        }
     }
 }
 
@@ -230,7 +258,8 @@ pub fn unmount(mountpoint: &Path, lazy: bool) -> Result<()> {
     if e.raw_os_error() != Some(libc::EPERM) {
         return Err(Error::io(format!("unmount {}", mountpoint.display()), e));
     }
-    let mut command = std::process::Command::new("fusermount3");
+    let program = fusermount().unwrap_or_else(|| "fusermount3".into());
+    let mut command = std::process::Command::new(program);
     command.arg("-u");
     if lazy {
         command.arg("-z");

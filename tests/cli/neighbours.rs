@@ -1,0 +1,88 @@
+//! Mounts on, over and beside each other: nothing here may unmount, or wait for, another's.
+
+use std::fs::File;
+use std::path::Path;
+
+use crate::common::mount::{Background, wait_for};
+use crate::common::sys::kill;
+use crate::common::{Mounted, stfs};
+use crate::{as_root, small_model};
+
+#[test]
+fn a_daemon_that_ends_leaves_the_mount_that_took_its_place() {
+    let model = small_model();
+    let old = Mounted::new(model.path());
+    let open = File::open(old.join("tensors/a.weight/raw")).unwrap();
+    stfs([Path::new("umount"), "--lazy".as_ref(), old.root()]).ok();
+    let new = stfs([Path::new("mount"), model.path(), old.root()]);
+    assert_eq!(new.code, 0, "{new:?}");
+    kill(old.pid(), libc::SIGTERM);
+    let (mut child, root, _dir) = old.into_parts();
+    assert!(wait_for(&mut child).expect("it ends").success());
+    drop(open);
+    let seen = root.join("tensors/a.weight/raw").exists();
+    stfs([Path::new("umount"), &root]).ok();
+    assert!(seen, "the newer mount went with the older daemon");
+}
+
+#[test]
+fn umount_leaves_what_covers_a_mount_alone() {
+    let model = small_model();
+    let ran = as_root(
+        &model,
+        r#"
+        mkdir "$DIR/m"
+        "$BIN/stfs" mount "$MODEL" "$DIR/m" >/dev/null
+        mount -t tmpfs tmpfs "$DIR/m"
+        echo kept > "$DIR/m/file"
+        "$BIN/stfs" mounts | grep -o "covered by another mount"
+        "$BIN/stfs" umount "$DIR/m" && exit 9
+        cat "$DIR/m/file"
+        umount "$DIR/m"
+        "$BIN/stfs" umount "$DIR/m"
+        "#,
+    );
+    assert_eq!(
+        (ran.code, ran.out.as_str()),
+        (0, "covered by another mount\nkept\n"),
+        "{ran:?}"
+    );
+    assert!(ran.err.contains("topmost"), "{ran:?}");
+}
+
+#[test]
+fn a_daemon_that_does_not_answer_holds_nobody_up() {
+    let model = small_model();
+    let stopped = Background::new(model.path(), &[]);
+    let beside = Mounted::new(model.path());
+    kill(stopped.pid(), libc::SIGSTOP);
+    let listed = stfs(["mounts"]);
+    kill(stopped.pid(), libc::SIGCONT);
+    let line_of = |root: &Path| {
+        let root = root.to_str().unwrap();
+        let line = listed.out.lines().find(|l| l.contains(root));
+        line.unwrap_or_else(|| panic!("{root}: {listed:?}"))
+            .trim_end()
+    };
+    assert!(line_of(&stopped.root).ends_with("daemon does not answer"));
+    assert!(line_of(beside.root()).ends_with("ok"));
+}
+
+#[test]
+fn what_is_said_while_mounting_is_in_the_background_log() {
+    let model = small_model();
+    let shard = model.join("here.safetensors");
+    std::fs::rename(model.join("model.safetensors"), shard).unwrap();
+    model.index(
+        "model.safetensors.index.json",
+        [("a.weight", "here.safetensors"), ("b", "gone.safetensors")],
+    );
+    let log = model.join("log");
+    let m = Background::new(
+        model.path(),
+        &["--allow-missing", "--log-file", log.to_str().unwrap()],
+    );
+    let text = std::fs::read_to_string(&log).unwrap();
+    assert!(text.contains("gone.safetensors"), "{text}");
+    drop(m);
+}
