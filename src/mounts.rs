@@ -1,12 +1,15 @@
 //! This machine's stfs mounts, from the kernel's table.
 
-use std::ffi::{CString, OsString};
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
-use std::sync::mpsc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
+
+mod question;
+
+use question::Question;
 
 use crate::error::{Error, Result};
 
@@ -58,28 +61,22 @@ fn table() -> Result<Vec<Entry>> {
 /// # Errors
 /// `/proc` cannot be read.
 pub fn list() -> Result<Vec<(Entry, Daemon)>> {
-    let mut ours = Vec::new();
+    let mut asked = Vec::new();
     let mut table = table()?.into_iter();
     while let Some(entry) = table.next() {
-        let covered = table
-            .as_slice()
-            .iter()
-            .any(|later| later.mountpoint == entry.mountpoint);
+        let mut later = table.as_slice().iter();
+        let covered = later.any(|l| l.mountpoint == entry.mountpoint);
         if entry.is_stfs() {
-            let question = (!covered).then(|| ask(&entry.mountpoint));
-            ours.push((entry, question));
+            let question = (!covered).then(|| Question::put(&entry.mountpoint));
+            asked.push((entry, question));
         }
     }
-    Ok(ours
-        .into_iter()
-        .map(|(entry, question)| {
-            let daemon = match question {
-                None => Daemon::Covered,
-                Some(q) => q.recv_timeout(PATIENCE).unwrap_or(Daemon::Silent),
-            };
-            (entry, daemon)
-        })
-        .collect())
+    let deadline = Instant::now() + PATIENCE;
+    let answer = |question: Option<Question>| match question {
+        Some(question) => question.answer(deadline),
+        None => Daemon::Covered,
+    };
+    Ok(asked.into_iter().map(|(e, q)| (e, answer(q))).collect())
 }
 
 /// The topmost mount at `mountpoint`, of whatever type: the one that accesses and umount(2) reach.
@@ -100,27 +97,7 @@ impl Entry {
 
 /// Whether accesses fail because the daemon behind a mount has died.
 pub fn is_stale(mountpoint: &Path) -> bool {
-    let answer = ask(mountpoint).recv_timeout(PATIENCE);
-    answer == Ok(Daemon::Died)
-}
-
-/// Asks on a thread of its own, which stays behind if there is no answer.
-fn ask(mountpoint: &Path) -> mpsc::Receiver<Daemon> {
-    let (tell, answer) = mpsc::channel();
-    let mountpoint = mountpoint.to_path_buf();
-    // A thread that cannot be had is an answer that does not come.
-    let _ = std::thread::Builder::new().spawn(move || {
-        let daemon = match get_status(&mountpoint) {
-            Ok(status) => serde_json::from_slice(&status).map_or(Daemon::Private, Daemon::Answers),
-            // ECONNABORTED is what a request gets that was on its way when the daemon went.
-            Err(e) => match e.raw_os_error() {
-                Some(libc::ENOTCONN | libc::ECONNABORTED) => Daemon::Died,
-                _ => Daemon::Private,
-            },
-        };
-        let _ = tell.send(daemon);
-    });
-    answer
+    Question::put(mountpoint).answer(Instant::now() + PATIENCE) == Daemon::Died
 }
 
 /// An absolute path without links, also where the last component is a stale mount, which cannot
@@ -173,26 +150,6 @@ fn unescape(field: &[u8]) -> PathBuf {
         }
     }
     OsString::from_vec(out).into()
-}
-
-/// What a live mount says of itself: the root's `user.stfs.status`. Not `stat`: the kernel remembers
-/// attributes for longer than the daemon lives.
-fn get_status(mountpoint: &Path) -> std::io::Result<Vec<u8>> {
-    let path = CString::new(mountpoint.as_os_str().as_bytes())?;
-    let name = c"user.stfs.status";
-    let mut value = vec![0u8; 64 << 10];
-    // SAFETY: both strings are NUL-terminated, and `value` is as long as is said.
-    let n = unsafe {
-        libc::getxattr(
-            path.as_ptr(),
-            name.as_ptr(),
-            value.as_mut_ptr().cast(),
-            value.len(),
-        )
-    };
-    let n = usize::try_from(n).map_err(|_| std::io::Error::last_os_error())?;
-    value.truncate(n);
-    Ok(value)
 }
 
 #[cfg(test)]

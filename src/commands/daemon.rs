@@ -19,6 +19,15 @@ pub(super) enum Side {
     Parent(ExitCode),
 }
 
+/// Closes what the caller had open beside the standard descriptors: a lock or a pipe that the
+/// daemon held would be held until the unmount. To be called before anything is opened.
+pub(super) fn close_inherited() {
+    // Straight to the kernel: not every C library knows it. Before Linux 5.9 nothing is closed.
+    //
+    // SAFETY: std has opened no descriptor above 2 yet, and no other code of this process has run.
+    unsafe { libc::syscall(libc::SYS_close_range, 3, libc::c_uint::MAX, 0) };
+}
+
 /// Splits the process in two. Must be called before there is any other thread (and before CUDA).
 ///
 /// # Errors

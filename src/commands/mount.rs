@@ -25,6 +25,9 @@ use crate::text::{bytes, plural};
 
 pub(super) fn run(mut args: MountArgs) -> Result<ExitCode> {
     apply_options(&mut args)?;
+    if !args.foreground {
+        daemon::close_inherited();
+    }
     let log = Destination::open(args.log_file.as_deref(), args.foreground)?;
     if args.foreground {
         log.install(args.verbose);

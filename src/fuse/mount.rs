@@ -1,10 +1,12 @@
 //! Mounting: options, the session, its read-ahead, its end.
 
 use std::ffi::CString;
+use std::mem::ManuallyDrop;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::thread::JoinHandle;
 
 use fuser::{BackgroundSession, Config, MountOption, Session, SessionACL};
 
@@ -27,7 +29,8 @@ const READ_AHEAD_KB: &str = "1024";
 
 /// A live mount. Dropping it unmounts.
 pub struct Mounted {
-    session: BackgroundSession,
+    /// The session's thread, which ends when the mount does; taken by who waits for it.
+    session: Option<JoinHandle<std::io::Result<()>>>,
     place: Place,
 }
 
@@ -56,10 +59,11 @@ pub fn mount(fs: Arc<Fs>, mountpoint: &Path, options: &MountOptions) -> Result<M
     let session = session
         .spawn()
         .map_err(|e| Error::io("start the request threads", e))?;
+    let session = thread_of(session);
     let device = std::fs::metadata(&mountpoint).map_or(0, |m| m.dev());
     raise_read_ahead(device);
     Ok(Mounted {
-        session,
+        session: Some(session),
         place: Place {
             path: mountpoint,
             device,
@@ -182,12 +186,17 @@ fn raise_read_ahead(device: u64) {
     }
 }
 
-impl Mounted {
-    /// Whether the session has ended (unmounted from outside).
-    pub fn is_finished(&self) -> bool {
-        self.session.guard.is_finished()
-    }
+/// The session's thread, and nothing of what fuser would do at its end: it would unmount by the path,
+/// also after the mount has gone, and so take whatever has been mounted there since.
+fn thread_of(session: BackgroundSession) -> JoinHandle<std::io::Result<()>> {
+    // Never dropped: what stays is a descriptor of /dev/fuse, until the process ends.
+    let session = ManuallyDrop::new(session);
+    // SAFETY: `session` is neither used again nor dropped, so the handle that is copied out of it has
+    // one owner, the caller.
+    unsafe { std::ptr::read(&session.guard) }
+}
 
+impl Mounted {
     /// Where it is mounted.
     pub fn place(&self) -> &Place {
         &self.place
@@ -197,28 +206,24 @@ impl Mounted {
     ///
     /// # Errors
     /// The session ended with an error.
-    pub fn wait(self) -> Result<()> {
-        self.session
+    pub fn wait(mut self) -> Result<()> {
+        let Some(session) = self.session.take() else {
+            return Ok(());
+        };
+        session
             .join()
+            .unwrap_or_else(|_| Err(std::io::Error::other("its thread panicked")))
             .map_err(|e| Error::io("serve the mount", e))
     }
+}
 
-    /// Unmounts and waits for the session's end. Files that are still open keep a lazy unmount
-    /// from ending the session; then this returns without waiting for them.
-    ///
-    /// # Errors
-    /// Unmounting failed.
-    pub fn unmount(self) -> Result<()> {
-        self.place.unmount()?;
-        for _ in 0..100 {
-            if self.session.guard.is_finished() {
-                return self.wait();
-            }
-            std::thread::sleep(std::time::Duration::from_millis(10));
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        if self.session.as_ref().is_some_and(|s| !s.is_finished())
+            && let Err(e) = self.place.unmount()
+        {
+            log::error!("{e}");
         }
-        // Still open somewhere. The process ends now, and those readers get ENOTCONN.
-        std::mem::forget(self.session);
-        Ok(())
     }
 }
 

@@ -2,10 +2,11 @@
 
 use std::fs::File;
 use std::path::Path;
+use std::process::Command;
 
-use crate::common::mount::{Background, wait_for};
+use crate::common::mount::{BIN, Background, wait_for};
 use crate::common::sys::kill;
-use crate::common::{Mounted, stfs};
+use crate::common::{Mounted, Ran, stfs};
 use crate::{as_root, small_model};
 
 #[test]
@@ -23,6 +24,59 @@ fn a_daemon_that_ends_leaves_the_mount_that_took_its_place() {
     let seen = root.join("tensors/a.weight/raw").exists();
     stfs([Path::new("umount"), &root]).ok();
     assert!(seen, "the newer mount went with the older daemon");
+}
+
+#[test]
+fn a_daemon_that_was_unmounted_leaves_what_came_after_it() {
+    let model = small_model();
+    let ran = as_root(
+        &model,
+        r#"
+        mkdir "$DIR/m"
+        "$BIN/stfs" mount "$MODEL" "$DIR/m" >/dev/null
+        pid=$("$BIN/stfs" mounts --json | tr -d ' ,' | awk -F: -v m="\"$DIR/m\"" '$1 == "\"mountpoint\"" { here = $2 == m } here && $1 == "\"pid\"" { print $2 }')
+        kill -STOP $pid
+        "$BIN/stfs" umount --lazy "$DIR/m"
+        mount -t tmpfs tmpfs "$DIR/m"
+        echo kept > "$DIR/m/file"
+        kill -CONT $pid
+        while [ -e /proc/$pid/exe ]; do sleep 0.05; done
+        cat "$DIR/m/file"
+        umount "$DIR/m"
+        "#,
+    );
+    assert_eq!((ran.code, ran.out.as_str()), (0, "kept\n"), "{ran:?}");
+}
+
+#[test]
+fn a_mountpoint_serves_one_mount_after_another() {
+    let model = small_model();
+    let at = model.join("m");
+    for round in 0..100 {
+        let ran = stfs([Path::new("mount"), model.path(), &at]);
+        assert_eq!(ran.code, 0, "round {round}: {ran:?}");
+        assert!(at.join("tensors/a.weight/raw").exists(), "round {round}");
+        stfs([Path::new("umount"), &at]).ok();
+    }
+}
+
+#[test]
+fn the_daemon_holds_nothing_open_of_its_callers() {
+    let model = small_model();
+    let script = r#"
+        exec 9>"$2/lock"; flock -n 9
+        "$0" mount "$1" "$2/m" >/dev/null
+        exec 9>&-
+        flock -n "$2/lock" echo free
+        "$0" umount "$2/m"
+    "#;
+    let out = Command::new("timeout")
+        .args(["60", "sh", "-c", script, BIN])
+        .args([model.path(), model.path()])
+        .output()
+        .unwrap();
+    // The shell's own lock is on a descriptor that is closed: only a daemon could still hold it.
+    assert_eq!(Ran::of(out).ok().out, "free\n");
 }
 
 #[test]

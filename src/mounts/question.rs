@@ -1,0 +1,106 @@
+//! Asking a mount how it is, in a process of its own: a caller inside a request that is never answered
+//! cannot be killed, and so it must be one that nobody waits for.
+
+use std::ffi::CString;
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::time::Instant;
+
+use super::Daemon;
+
+/// The longest status that is understood.
+const LONGEST: usize = 64 << 10;
+
+/// A question that is on its way; `None` if it could not be put.
+pub(super) struct Question(Option<Asked>);
+
+struct Asked {
+    child: libc::pid_t,
+    /// The errno, 0 if there is an answer, and then the answer.
+    reply: File,
+}
+
+impl Question {
+    /// Asks for the root's `user.stfs.status`. Not `stat`: the kernel remembers attributes for longer
+    /// than the daemon lives.
+    pub(super) fn put(mountpoint: &Path) -> Question {
+        Question(ask(mountpoint).ok())
+    }
+
+    /// The answer, if it comes before `deadline`.
+    pub(super) fn answer(self, deadline: Instant) -> Daemon {
+        let Some(Asked { child, mut reply }) = self.0 else {
+            return Daemon::Silent;
+        };
+        let mut bytes = Vec::new();
+        if !readable(&reply, deadline) || reply.read_to_end(&mut bytes).is_err() {
+            return Daemon::Silent;
+        }
+        // SAFETY: no memory is involved; the child has written its last and is at its end.
+        unsafe { libc::waitpid(child, std::ptr::null_mut(), 0) };
+        let Some((errno, status)) = bytes.split_first_chunk() else {
+            return Daemon::Silent;
+        };
+        match i32::from_ne_bytes(*errno) {
+            0 => serde_json::from_slice(status).map_or(Daemon::Private, Daemon::Answers),
+            // ECONNABORTED is what a request gets that was on its way when the daemon went.
+            libc::ENOTCONN | libc::ECONNABORTED => Daemon::Died,
+            _ => Daemon::Private,
+        }
+    }
+}
+
+fn ask(mountpoint: &Path) -> io::Result<Asked> {
+    let path = CString::new(mountpoint.as_os_str().as_bytes())?;
+    let (reader, writer) = io::pipe()?;
+    // Made before the fork: after it, memory may not be asked for.
+    let mut message = vec![0u8; size_of::<i32>() + LONGEST];
+    // SAFETY: the child calls only what is async-signal-safe, and ends without returning.
+    match unsafe { libc::fork() } {
+        -1 => Err(io::Error::last_os_error()),
+        0 => answer_for(&path, writer.as_raw_fd(), &mut message),
+        child => Ok(Asked {
+            child,
+            reply: File::from(OwnedFd::from(reader)),
+        }),
+    }
+}
+
+/// The child: keeps nothing open of its parent's but the pipe, asks, passes the answer on, ends.
+fn answer_for(path: &CString, pipe: libc::c_int, message: &mut [u8]) -> ! {
+    let (errno, value) = message.split_at_mut(size_of::<i32>());
+    // SAFETY: descriptors of this process alone are replaced and closed, which nothing here uses
+    // again; strings end in NUL; lengths are those of the buffers; `_exit` runs nothing of std's.
+    unsafe {
+        libc::dup2(pipe, 0);
+        libc::syscall(libc::SYS_close_range, 1, libc::c_uint::MAX, 0);
+        let name = c"user.stfs.status".as_ptr();
+        let n = libc::getxattr(path.as_ptr(), name, value.as_mut_ptr().cast(), value.len());
+        let error = if n < 0 { *libc::__errno_location() } else { 0 };
+        errno.copy_from_slice(&error.to_ne_bytes());
+        let len = errno.len() + usize::try_from(n).unwrap_or(0);
+        libc::write(0, message.as_ptr().cast(), len);
+        libc::_exit(0)
+    }
+}
+
+/// Waits until there is something to read, or the writer has gone.
+fn readable(file: &File, deadline: Instant) -> bool {
+    let mut poll = libc::pollfd {
+        fd: file.as_raw_fd(),
+        events: libc::POLLIN,
+        revents: 0,
+    };
+    loop {
+        let left = deadline.saturating_duration_since(Instant::now());
+        let left = i32::try_from(left.as_millis()).unwrap_or(i32::MAX);
+        // SAFETY: `poll` is one struct, as is said.
+        match unsafe { libc::poll(&mut poll, 1, left) } {
+            -1 if io::Error::last_os_error().kind() == io::ErrorKind::Interrupted => {}
+            n => return n > 0,
+        }
+    }
+}
