@@ -7,21 +7,22 @@ use std::sync::Arc;
 
 use crate::dtype::{ElementType, numel};
 use crate::error::{Error, Result};
+use source::Source;
 
 mod check;
 mod config;
-mod detect;
 mod impostor;
 mod manifest;
 mod mapped_file;
 mod order;
 mod regular_file;
 mod safetensors;
+mod shards;
 mod small_file;
+mod source;
 
 pub use check::{Problem, check};
 pub use config::Configs;
-pub use detect::Source;
 pub use mapped_file::{MappedSlice, SourceFile, Stat};
 pub use order::natural;
 pub use safetensors::{HeaderProblem, check_header};
@@ -131,17 +132,26 @@ impl Catalog {
     /// # Errors
     /// Whatever is wrong with the model, naming the file, the tensor and the numbers.
     pub fn open(model: &Path, options: OpenOptions) -> Result<Catalog> {
-        detect::open(model, options)
+        let model = source::absolute(model)?;
+        match Source::find(&model)? {
+            Source::Shards { dir, names, lone } => {
+                Catalog::assemble(model, shards::open_all(&dir, &names, lone, options)?)
+            }
+            Source::Indexed { dir, index } => {
+                Catalog::assemble(model, shards::open_indexed(&dir, &index, options)?)
+            }
+            Source::Manifest(manifest) => {
+                let (parts, config) = manifest.open()?;
+                let mut catalog = Catalog::assemble(model, parts)?;
+                catalog.configs.manifest = Some(config);
+                Ok(catalog)
+            }
+        }
     }
 
     /// The index of the stored tensor of that name.
     pub fn find(&self, name: &str) -> Option<u32> {
         self.by_name.get(name).copied()
-    }
-
-    /// The stored tensor of that name.
-    pub fn get(&self, name: &str) -> Option<&StoredTensor> {
-        self.find(name).map(|i| &self.tensors[i as usize])
     }
 
     /// Where a stored tensor's bytes lie.
@@ -153,13 +163,12 @@ impl Catalog {
         }
     }
 
-    /// Sorts files and tensors, refuses a name that two files hold, and builds the name table.
-    fn assemble(parts: Parts) -> Result<Catalog> {
+    /// Sorts the tensors, refuses a name that two files hold, and builds the name table.
+    fn assemble(model: PathBuf, parts: Parts) -> Result<Catalog> {
         let Parts {
             dir,
-            model,
             format,
-            mut files,
+            files,
             mut tensors,
             absent,
             metadata,
@@ -167,16 +176,6 @@ impl Catalog {
             lone_file,
             notes,
         } = parts;
-        let mut order: Vec<u32> = (0..files.len() as u32).collect();
-        order.sort_by(|&a, &b| natural(&files[a as usize].name, &files[b as usize].name));
-        let mut rank = vec![0u32; files.len()];
-        for (new, &old) in order.iter().enumerate() {
-            rank[old as usize] = new as u32;
-        }
-        files.sort_by(|a, b| natural(&a.name, &b.name));
-        for t in &mut tensors {
-            t.file = rank[t.file as usize];
-        }
         tensors.sort_by(|a, b| natural(&a.name, &b.name).then(a.file.cmp(&b.file)));
         let mut by_name = HashMap::with_capacity(tensors.len());
         for (i, t) in tensors.iter().enumerate() {
@@ -215,8 +214,8 @@ impl Catalog {
 /// What a reader of one format hands over for [`Catalog::assemble`].
 struct Parts {
     dir: PathBuf,
-    model: PathBuf,
     format: Format,
+    /// In natural order of their names.
     files: Vec<Arc<SourceFile>>,
     tensors: Vec<StoredTensor>,
     absent: Vec<Arc<str>>,
@@ -224,6 +223,23 @@ struct Parts {
     weight_files: Vec<String>,
     lone_file: bool,
     notes: Vec<String>,
+}
+
+impl Parts {
+    /// Nothing yet of a model in `dir`.
+    fn new(dir: &Path, format: Format) -> Parts {
+        Parts {
+            dir: dir.to_path_buf(),
+            format,
+            files: Vec::new(),
+            tensors: Vec::new(),
+            absent: Vec::new(),
+            metadata: serde_json::Map::new(),
+            weight_files: Vec::new(),
+            lone_file: false,
+            notes: Vec::new(),
+        }
+    }
 }
 
 impl Catalog {

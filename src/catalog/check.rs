@@ -8,8 +8,9 @@ use std::path::Path;
 
 use serde_json::{Map, Value};
 
-use super::detect::{self, Source};
-use super::{Configs, SourceFile, check_header, impostor, manifest, natural, safetensors};
+use super::manifest::{self, Manifest};
+use super::source::{self, Source, name_of};
+use super::{Configs, SourceFile, check_header, impostor, natural, safetensors, shards};
 use crate::error::{Error, Result};
 
 /// Something wrong with a model.
@@ -58,27 +59,18 @@ impl Problem {
 /// # Errors
 /// There is no model to look at.
 pub fn check(model: &Path) -> Result<Vec<Problem>> {
-    let (dir, mut problems) = match Source::find(&detect::absolute(model)?)? {
-        Source::Shards {
-            dir,
-            names,
-            index: None,
-            ..
-        } => {
+    let (dir, mut problems) = match Source::find(&source::absolute(model)?)? {
+        Source::Shards { dir, names, .. } => {
             let problems = check_all(&dir, &names);
             (dir, problems)
         }
-        Source::Shards {
-            dir,
-            index: Some(index),
-            ..
-        } => {
+        Source::Indexed { dir, index } => {
             let problems = check_indexed(&dir, &index);
             (dir, problems)
         }
-        Source::Manifest { dir, json, bin } => {
-            let problems = check_manifest(&json, &bin)?;
-            (dir, problems)
+        Source::Manifest(manifest) => {
+            let problems = check_manifest(&manifest);
+            (manifest.dir, problems)
         }
     };
     problems.extend(check_configs(&dir));
@@ -155,14 +147,14 @@ fn check_all(dir: &Path, names: &[String]) -> Vec<Problem> {
 
 /// Shards with an index: each that it names, and that each tensor is where it says.
 fn check_indexed(dir: &Path, index: &str) -> Vec<Problem> {
-    let map = match detect::weight_map(&dir.join(index)) {
+    let map = match shards::weight_map(&dir.join(index)) {
         Ok(map) => map,
         Err(e) => return vec![Problem::from_error(index, e)],
     };
     let mut problems = Vec::new();
     let mut named: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
     for (tensor, shard) in &map {
-        match detect::shard_name(shard) {
+        match shards::shard_name(shard) {
             Ok(shard) => named.entry(shard).or_default().push(tensor),
             Err(problem) => problems.push(Problem::of_tensor(index, tensor, problem)),
         }
@@ -172,7 +164,7 @@ fn check_indexed(dir: &Path, index: &str) -> Vec<Problem> {
     let mut unmapped: BTreeMap<String, Vec<&str>> = BTreeMap::new();
     for (shard, promised) in shards {
         if !dir.join(shard).exists() {
-            let missing = detect::missing_shard(dir, shard, index);
+            let missing = shards::missing_shard(dir, shard, index);
             problems.push(Problem::from_error(shard, missing));
             continue;
         }
@@ -203,29 +195,32 @@ fn check_indexed(dir: &Path, index: &str) -> Vec<Problem> {
 }
 
 /// A manifest: every entry by itself.
-fn check_manifest(json: &Path, bin: &Path) -> Result<Vec<Problem>> {
-    let name_of = |p: &Path| {
-        p.file_name()
-            .map_or_else(String::new, |n| n.to_string_lossy().into_owned())
-    };
-    let (json_name, bin_name) = (name_of(json), name_of(bin));
-    let parsed = manifest::parse(json)?.unwrap_or_default();
-    let file = match SourceFile::open(bin, &bin_name).and_then(|f| impostor::check(&f).map(|()| f))
-    {
+fn check_manifest(manifest: &Manifest) -> Vec<Problem> {
+    let (json, bin) = (name_of(&manifest.json), name_of(&manifest.bin));
+    let file = match SourceFile::open(&manifest.bin, &bin) {
         Ok(file) => file,
-        Err(e) => return Ok(vec![Problem::from_error(&bin_name, e)]),
+        Err(e) => return vec![Problem::from_error(&bin, e)],
     };
     let mut problems = Vec::new();
-    let default_bits = manifest::default_bits(&manifest::config_of(&parsed)).unwrap_or_else(|e| {
-        problems.push(Problem::of_file(&json_name, e));
+    let default_bits = manifest::default_bits(&manifest.config()).unwrap_or_else(|e| {
+        problems.push(Problem::of_file(&json, e));
         0
     });
-    if let Some(Value::Object(entries)) = parsed.get("tensors") {
-        for (name, entry) in entries {
-            if let Err(problem) = manifest::tensor(name, entry, default_bits, file.len()) {
-                problems.push(Problem::of_tensor(&json_name, name, problem));
+    for (name, entry) in manifest.entries() {
+        let tensor = match manifest::tensor(name, entry, default_bits) {
+            Ok(tensor) => tensor,
+            Err(problem) => {
+                problems.push(Problem::of_tensor(&json, name, problem));
+                continue;
             }
+        };
+        if let Err(problem) = manifest::check_end(&tensor, &file) {
+            // Of a file that is something else, its tensors are no further news.
+            if let Err(better) = impostor::check(&file) {
+                return vec![Problem::from_error(&bin, better)];
+            }
+            problems.push(Problem::of_tensor(&json, name, problem));
         }
     }
-    Ok(problems)
+    problems
 }
