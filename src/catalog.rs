@@ -1,7 +1,7 @@
 //! The catalog: which tensors a model directory stores, where, and of what dtype and shape. Made
 //! from headers and JSON files alone, and validated: every extent lies inside its file.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -20,6 +20,7 @@ mod safetensors;
 mod shards;
 mod small_file;
 mod source;
+mod weight_map;
 
 pub use check::{Problem, check};
 pub use config::Configs;
@@ -112,7 +113,7 @@ pub struct Catalog {
     /// The tensors, in natural order of their names.
     pub tensors: Vec<StoredTensor>,
     /// Names that an index promises but no file at hand holds (only with `allow_missing`).
-    pub absent: Vec<Arc<str>>,
+    pub absent: BTreeSet<Arc<str>>,
     /// `__metadata__` of the shards (the first that has a key wins), or a manifest's other keys.
     pub metadata: serde_json::Map<String, serde_json::Value>,
     /// The config files beside the weights.
@@ -218,7 +219,7 @@ struct Parts {
     /// In natural order of their names.
     files: Vec<Arc<SourceFile>>,
     tensors: Vec<StoredTensor>,
-    absent: Vec<Arc<str>>,
+    absent: BTreeSet<Arc<str>>,
     metadata: serde_json::Map<String, serde_json::Value>,
     weight_files: Vec<String>,
     lone_file: bool,
@@ -233,7 +234,7 @@ impl Parts {
             format,
             files: Vec::new(),
             tensors: Vec::new(),
-            absent: Vec::new(),
+            absent: BTreeSet::new(),
             metadata: serde_json::Map::new(),
             weight_files: Vec::new(),
             lone_file: false,

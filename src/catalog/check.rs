@@ -3,14 +3,14 @@
 //!
 //! [`Catalog::open`]: super::Catalog::open
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::Path;
-
-use serde_json::{Map, Value};
+use std::sync::Arc;
 
 use super::manifest::{self, Manifest};
 use super::source::{self, Source, name_of};
-use super::{Configs, SourceFile, check_header, impostor, natural, safetensors, shards};
+use super::weight_map::WeightMap;
+use super::{Configs, SourceFile, impostor, safetensors, shards};
 use crate::error::{Error, Result};
 
 /// Something wrong with a model.
@@ -88,44 +88,24 @@ fn check_configs(dir: &Path) -> impl Iterator<Item = Problem> {
 }
 
 /// One shard: its problems, and the names of the tensors in its header as far as it can be read.
-fn check_shard(dir: &Path, name: &str) -> (Vec<Problem>, Vec<String>) {
-    let open = || -> Result<_> {
-        let file = SourceFile::open(&dir.join(name), name)?;
-        impostor::check(&file)?;
-        let header = safetensors::read_header(&file)?;
-        Ok((file, header))
-    };
-    let (file, header) = match open() {
-        Ok(pair) => pair,
+fn check_shard(dir: &Path, name: &str) -> (Vec<Problem>, Vec<Arc<str>>) {
+    let found = SourceFile::open(&dir.join(name), name).and_then(|f| safetensors::check(&f));
+    let (problems, names) = match found {
+        Ok(found) => found,
         Err(e) => return (vec![Problem::from_error(name, e)], Vec::new()),
     };
-    let mut problems: Vec<Problem> = check_header(&header, file.len())
-        .into_iter()
-        .map(|p| Problem {
-            file: name.into(),
-            tensor: p.tensor,
-            problem: p.problem,
-        })
-        .collect();
-    // What the library refuses and the list above does not know of.
-    if problems.is_empty()
-        && let Err(e) = safetensors::read(&file, 0, false)
-    {
-        problems.push(Problem::from_error(name, e));
-    }
-    let names = serde_json::from_slice::<Map<String, Value>>(&header)
-        .map(|header| header.into_iter().map(|(k, _)| k))
-        .into_iter()
-        .flatten()
-        .filter(|k| k != "__metadata__")
-        .collect();
-    (problems, names)
+    let problems = problems.into_iter().map(|p| Problem {
+        file: name.into(),
+        tensor: p.tensor,
+        problem: p.problem,
+    });
+    (problems.collect(), names)
 }
 
 /// Shards without an index: each by itself, and no name in two of them.
 fn check_all(dir: &Path, names: &[String]) -> Vec<Problem> {
     let mut problems = Vec::new();
-    let mut held: BTreeMap<String, &str> = BTreeMap::new();
+    let mut held: HashMap<Arc<str>, &str> = HashMap::new();
     for name in names {
         let (found, tensors) = check_shard(dir, name);
         problems.extend(found);
@@ -147,22 +127,21 @@ fn check_all(dir: &Path, names: &[String]) -> Vec<Problem> {
 
 /// Shards with an index: each that it names, and that each tensor is where it says.
 fn check_indexed(dir: &Path, index: &str) -> Vec<Problem> {
-    let map = match shards::weight_map(&dir.join(index)) {
+    let map = match WeightMap::read(&dir.join(index)) {
         Ok(map) => map,
         Err(e) => return vec![Problem::from_error(index, e)],
     };
     let mut problems = Vec::new();
-    let mut named: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
-    for (tensor, shard) in &map {
-        match shards::shard_name(shard) {
-            Ok(shard) => named.entry(shard).or_default().push(tensor),
+    let mut promised: Vec<Vec<&Arc<str>>> = vec![Vec::new(); map.shards.len()];
+    for (tensor, &shard) in &map.tensors {
+        match &map.shards[shard as usize] {
+            Ok(_) => promised[shard as usize].push(tensor),
             Err(problem) => problems.push(Problem::of_tensor(index, tensor, problem)),
         }
     }
-    let mut shards: Vec<_> = named.into_iter().collect();
-    shards.sort_by(|a, b| natural(a.0, b.0));
-    let mut unmapped: BTreeMap<String, Vec<&str>> = BTreeMap::new();
-    for (shard, promised) in shards {
+    let mut unmapped: BTreeMap<Arc<str>, Vec<&str>> = BTreeMap::new();
+    for (shard, promised) in map.shards.iter().zip(promised) {
+        let Ok(shard) = shard else { continue };
         if !dir.join(shard).exists() {
             let missing = shards::missing_shard(dir, shard, index);
             problems.push(Problem::from_error(shard, missing));
@@ -171,17 +150,13 @@ fn check_indexed(dir: &Path, index: &str) -> Vec<Problem> {
         let (found, held) = check_shard(dir, shard);
         // Of a header that cannot be read at all, its absent tensors are no further news.
         if !held.is_empty() || found.is_empty() {
-            let held: std::collections::HashSet<&str> = held.iter().map(String::as_str).collect();
-            for tensor in promised.into_iter().filter(|t| !held.contains(t)) {
-                let problem = format!(
-                    "is not in this file, though {index} says so; the index and the shards are of different versions"
-                );
-                problems.push(Problem::of_tensor(shard, tensor, problem));
-            }
+            problems.extend(check_promised(shard, index, &promised, &held));
         }
         problems.extend(found);
-        for tensor in held.into_iter().filter(|t| !map.contains_key(t)) {
-            unmapped.entry(tensor).or_default().push(shard);
+        for tensor in held {
+            if !map.tensors.contains_key(&tensor) {
+                unmapped.entry(tensor).or_default().push(shard);
+            }
         }
     }
     for (tensor, shards) in unmapped.into_iter().filter(|(_, s)| s.len() > 1) {
@@ -192,6 +167,23 @@ fn check_indexed(dir: &Path, index: &str) -> Vec<Problem> {
         problems.push(Problem::of_tensor(index, &tensor, problem));
     }
     problems
+}
+
+/// What the index says is in a shard, and its header does not.
+fn check_promised(
+    shard: &str,
+    index: &str,
+    promised: &[&Arc<str>],
+    held: &[Arc<str>],
+) -> Vec<Problem> {
+    let held: HashSet<&Arc<str>> = held.iter().collect();
+    let missing = promised.iter().filter(|t| !held.contains(*t));
+    let problem = format!(
+        "is not in this file, though {index} says so; the index and the shards are of different versions"
+    );
+    missing
+        .map(|t| Problem::of_tensor(shard, t, &problem))
+        .collect()
 }
 
 /// A manifest: every entry by itself.
