@@ -23,7 +23,7 @@ mod source;
 mod weight_map;
 
 pub use check::{Problem, check};
-pub use config::Configs;
+pub use config::{Configs, Unused};
 pub use mapped_file::{MappedSlice, SourceFile, Stat};
 pub use order::natural;
 pub use safetensors::{HeaderProblem, check_header};
@@ -164,7 +164,8 @@ impl Catalog {
         }
     }
 
-    /// Sorts the tensors, refuses a name that two files hold, and builds the name table.
+    /// Sorts the tensors, refuses a name that two files hold and more bytes than can be added up,
+    /// and builds the name table.
     fn assemble(model: PathBuf, parts: Parts) -> Result<Catalog> {
         let Parts {
             dir,
@@ -177,6 +178,7 @@ impl Catalog {
             lone_file,
             notes,
         } = parts;
+        check_total(&model, &tensors)?;
         tensors.sort_by(|a, b| natural(&a.name, &b.name).then(a.file.cmp(&b.file)));
         let mut by_name = HashMap::with_capacity(tensors.len());
         for (i, t) in tensors.iter().enumerate() {
@@ -210,6 +212,26 @@ impl Catalog {
             by_name,
         })
     }
+}
+
+/// The most bytes that all tensors may have together: 64 PiB. Overlapping spans and files with holes
+/// can promise more than 64 bits count; below this, sums over tensors need no check, even of values
+/// as F32 that are packed in two bits each, and with an export's header and alignment added.
+const MAX_TOTAL: u64 = 1 << 56;
+
+/// Refuses tensors of more bytes together than can be added up.
+fn check_total(model: &Path, tensors: &[StoredTensor]) -> Result<()> {
+    let total: u128 = tensors.iter().map(|t| u128::from(t.nbytes)).sum();
+    if total <= MAX_TOTAL.into() {
+        return Ok(());
+    }
+    let count = tensors.len();
+    Err(Error::invalid(
+        model,
+        format!(
+            "its {count} tensors have {total} bytes together, at most {MAX_TOTAL} are served; spans that overlap this much are damage"
+        ),
+    ))
 }
 
 /// What a reader of one format hands over for [`Catalog::assemble`].

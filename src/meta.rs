@@ -157,7 +157,7 @@ fn push_json(out: &mut Vec<u8>, value: &impl serde::Serialize) {
 
 /// What is said of a model as a whole, of its stored tensors only.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Summary {
+pub struct ModelSummary {
     /// Stored tensors.
     pub tensors: u64,
     /// Weights: packed words count what they pack, scales and indexes nothing.
@@ -168,10 +168,10 @@ pub struct Summary {
     pub dtypes: BTreeMap<String, (u64, u64)>,
 }
 
-impl Summary {
+impl ModelSummary {
     /// Counts.
-    pub fn of(model: &Model) -> Summary {
-        let mut s = Summary {
+    pub fn of(model: &Model) -> ModelSummary {
+        let mut s = ModelSummary {
             tensors: model.catalog.tensors.len() as u64,
             parameters: 0,
             bytes: 0,
@@ -198,7 +198,7 @@ impl Summary {
 
 /// `model.json`. Waits for facts.
 pub fn model_json(model: &Model) -> Vec<u8> {
-    let s = Summary::of(model);
+    let s = ModelSummary::of(model);
     let files: Vec<Value> = model
         .catalog
         .files

@@ -42,15 +42,18 @@ impl Problem {
         }
     }
 
+    /// Why `model` cannot be opened.
+    pub fn of_model(model: &Path, error: &Error) -> Problem {
+        let file = match error {
+            Error::Invalid { file, .. } => name_of(file),
+            _ => model.display().to_string(),
+        };
+        Problem::from_error(&file, error)
+    }
+
     /// From the error about a file, whose path then need not be said again.
-    fn from_error(file: &str, error: Error) -> Problem {
-        Problem::of_file(
-            file,
-            match error {
-                Error::Invalid { problem, .. } => problem,
-                other => other.to_string(),
-            },
-        )
+    fn from_error(file: &str, error: &Error) -> Problem {
+        Problem::of_file(file, error.about_its_file())
     }
 }
 
@@ -79,12 +82,8 @@ pub fn check(model: &Path) -> Result<Vec<Problem>> {
 
 /// Config files that are there and cannot be used.
 fn check_configs(dir: &Path) -> impl Iterator<Item = Problem> {
-    let notes = Configs::new(dir).notes.into_iter();
-    let prefix = format!("{}/", dir.display());
-    notes.map(move |note| match note.split_once(": not used: ") {
-        Some((path, why)) => Problem::of_file(path.strip_prefix(&prefix).unwrap_or(path), why),
-        None => Problem::of_file("config.json", note),
-    })
+    let unused = Configs::new(dir).unused.into_iter();
+    unused.map(|config| Problem::of_file(config.file, config.why))
 }
 
 /// One shard: its problems, and the names of the tensors in its header as far as it can be read.
@@ -92,7 +91,7 @@ fn check_shard(dir: &Path, name: &str) -> (Vec<Problem>, Vec<Arc<str>>) {
     let found = SourceFile::open(&dir.join(name), name).and_then(|f| safetensors::check(&f));
     let (problems, names) = match found {
         Ok(found) => found,
-        Err(e) => return (vec![Problem::from_error(name, e)], Vec::new()),
+        Err(e) => return (vec![Problem::from_error(name, &e)], Vec::new()),
     };
     let problems = problems.into_iter().map(|p| Problem {
         file: name.into(),
@@ -129,7 +128,7 @@ fn check_all(dir: &Path, names: &[String]) -> Vec<Problem> {
 fn check_indexed(dir: &Path, index: &str) -> Vec<Problem> {
     let map = match WeightMap::read(&dir.join(index)) {
         Ok(map) => map,
-        Err(e) => return vec![Problem::from_error(index, e)],
+        Err(e) => return vec![Problem::from_error(index, &e)],
     };
     let mut problems = Vec::new();
     let mut promised: Vec<Vec<&Arc<str>>> = vec![Vec::new(); map.shards.len()];
@@ -144,7 +143,7 @@ fn check_indexed(dir: &Path, index: &str) -> Vec<Problem> {
         let Ok(shard) = shard else { continue };
         if !dir.join(shard).exists() {
             let missing = shards::missing_shard(dir, shard, index);
-            problems.push(Problem::from_error(shard, missing));
+            problems.push(Problem::from_error(shard, &missing));
             continue;
         }
         let (found, held) = check_shard(dir, shard);
@@ -191,7 +190,7 @@ fn check_manifest(manifest: &Manifest) -> Vec<Problem> {
     let (json, bin) = (name_of(&manifest.json), name_of(&manifest.bin));
     let file = match SourceFile::open(&manifest.bin, &bin) {
         Ok(file) => file,
-        Err(e) => return vec![Problem::from_error(&bin, e)],
+        Err(e) => return vec![Problem::from_error(&bin, &e)],
     };
     let mut problems = Vec::new();
     let default_bits = manifest::default_bits(&manifest.config()).unwrap_or_else(|e| {
@@ -209,7 +208,7 @@ fn check_manifest(manifest: &Manifest) -> Vec<Problem> {
         if let Err(problem) = manifest::check_end(&tensor, &file) {
             // Of a file that is something else, its tensors are no further news.
             if let Err(better) = impostor::check(&file) {
-                return vec![Problem::from_error(&bin, better)];
+                return vec![Problem::from_error(&bin, &better)];
             }
             problems.push(Problem::of_tensor(&json, name, problem));
         }

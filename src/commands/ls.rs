@@ -129,9 +129,10 @@ fn why(
     }
     let catalog = &model.catalog;
     let remarks = quant::remarks(catalog);
-    let notes = catalog.notes.iter().chain(&catalog.configs.notes);
-    for note in notes.chain(&remarks) {
-        writeln!(out, "note: {}", printable(note))?;
+    let unused = catalog.configs.unused.iter().map(ToString::to_string);
+    let notes = catalog.notes.iter().cloned().chain(unused);
+    for note in notes.chain(remarks) {
+        writeln!(out, "note: {}", printable(&note))?;
     }
     Ok(())
 }

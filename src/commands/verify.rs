@@ -19,8 +19,14 @@ mod checksum;
 
 pub(super) fn run(args: &VerifyArgs) -> Result<ExitCode> {
     let mut problems = catalog::check(&args.model)?;
-    let sound = problems.is_empty();
     let model = open_what_is_there(&args.model);
+    if let Err(e) = &model
+        && problems.is_empty()
+    {
+        problems.push(Problem::of_model(&args.model, e));
+    }
+    let sound = problems.is_empty();
+    let model = model.ok();
     if let Some(model) = &model {
         problems.extend(check_layers(model)?);
         problems.extend(check_shared_indexes(model));
@@ -43,15 +49,15 @@ pub(super) fn run(args: &VerifyArgs) -> Result<ExitCode> {
     Ok(ExitCode::from(u8::from(!problems.is_empty())))
 }
 
-/// The model with whatever is sound of it; `None` where not even that can be opened, which the
-/// structural problems then explain.
-fn open_what_is_there(path: &Path) -> Option<Model> {
+/// The model with whatever is sound of it. Where not even that can be opened, the structural problems
+/// explain it, or else the error.
+fn open_what_is_there(path: &Path) -> crate::Result<Model> {
     let open = OpenOptions {
         allow_missing: true,
     };
-    let model = Model::open(path, open, ModelOptions::default()).ok()?;
+    let model = Model::open(path, open, ModelOptions::default())?;
     model.fetch_facts(super::FACT_THREADS);
-    Some(model)
+    Ok(model)
 }
 
 /// Layers that cannot be decoded, and data in layers that make values impossible.
