@@ -5,7 +5,6 @@ use std::collections::BTreeMap;
 use serde_json::{Map, Value, json};
 
 use crate::model::{Join, Model, Origin, Tensor, TensorId};
-use crate::names::file_name;
 use crate::quant::Target;
 
 /// A tensor's `meta.json`, pretty-printed, with a newline at its end.
@@ -130,23 +129,22 @@ pub fn index_json(model: &Model) -> Vec<u8> {
             continue;
         };
         out.extend_from_slice(if i == 0 { b"\n" } else { b",\n" });
-        let name = &**model.name(id);
-        push_json(&mut out, &name);
+        push_json(&mut out, &&**model.name(id));
         out.extend_from_slice(b": ");
-        push_json(&mut out, &index_entry(name, tensor));
+        push_json(&mut out, &index_entry(model, id, tensor));
     }
     out.extend_from_slice(b"\n}\n");
     out
 }
 
 /// One tensor's object in `index.json`.
-pub fn index_entry(name: &str, tensor: &Tensor) -> Value {
+pub fn index_entry(model: &Model, id: TensorId, tensor: &Tensor) -> Value {
     json!({
         "dtype": tensor.dtype.name(),
         "shape": tensor.shape,
         "nbytes": tensor.nbytes,
         "origin": tensor.origin.kind(),
-        "path": format!("tensors/{}", file_name(name)),
+        "path": format!("tensors/{}", model.file_name(id)),
     })
 }
 

@@ -123,7 +123,7 @@ fn merge_metadata(into: &mut Map<String, Value>, from: Option<HashMap<String, St
 }
 
 /// A tensor as one of the shards has it.
-struct Copy {
+struct HeldCopy {
     /// Which file.
     file: u32,
     /// `None` where the file, cut short, lacks its end.
@@ -131,12 +131,12 @@ struct Copy {
 }
 
 /// Every name in the shards' headers, with all that have it.
-type Held = HashMap<Arc<str>, Vec<Copy>>;
+type Held = HashMap<Arc<str>, Vec<HeldCopy>>;
 
 fn hold(held: &mut Held, file: u32, shard: Shard) {
     for t in shard.tensors {
         let copies = held.entry(t.name.clone()).or_default();
-        copies.push(Copy {
+        copies.push(HeldCopy {
             file,
             tensor: Some(t),
         });
@@ -144,7 +144,7 @@ fn hold(held: &mut Held, file: u32, shard: Shard) {
     for name in shard.cut {
         held.entry(name)
             .or_default()
-            .push(Copy { file, tensor: None });
+            .push(HeldCopy { file, tensor: None });
     }
 }
 
@@ -154,7 +154,7 @@ fn add_mapped(
     tensor: &str,
     name: &str,
     file: Option<u32>,
-    mut copies: Vec<Copy>,
+    mut copies: Vec<HeldCopy>,
 ) -> bool {
     let here = copies.iter().position(|c| Some(c.file) == file);
     let Some(t) = here.and_then(|i| copies.swap_remove(i).tensor) else {
@@ -178,10 +178,10 @@ fn add_unmapped(parts: &mut Parts, held: Held, index: &str) {
             .map(|c| parts.files[c.file as usize].name.as_str())
             .collect();
         let files = files.join(", ");
-        let note = match <[Copy; 1]>::try_from(copies) {
+        let note = match <[HeldCopy; 1]>::try_from(copies) {
             Ok(
                 [
-                    Copy {
+                    HeldCopy {
                         tensor: Some(t), ..
                     },
                 ],
@@ -189,7 +189,7 @@ fn add_unmapped(parts: &mut Parts, held: Held, index: &str) {
                 parts.tensors.push(t);
                 format!("'{name}' is not in {index}; served from {files}")
             }
-            Ok([Copy { tensor: None, .. }]) => {
+            Ok([HeldCopy { tensor: None, .. }]) => {
                 parts.absent.insert(name.clone());
                 format!("'{name}' is not in {index}, and {files}, which holds it, is cut short")
             }

@@ -47,7 +47,7 @@ fn json(model: &Model, wanted: impl Fn(&str) -> bool, out: &mut impl Write) -> R
         let mut object = json!({"name": name});
         if let (Some(o), Value::Object(rest)) = (
             object.as_object_mut(),
-            crate::meta::index_entry(name, tensor),
+            crate::meta::index_entry(model, id, tensor),
         ) {
             o.extend(rest);
         }
