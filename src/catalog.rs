@@ -1,27 +1,29 @@
 //! The catalog: which tensors a model directory stores, where, and of what dtype and shape. Made
 //! from headers and JSON files alone, and validated: every extent lies inside its file.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::dtype::{ElementType, numel};
 use crate::error::{Error, Result};
+use source::Source;
 
 mod check;
 mod config;
-mod detect;
 mod impostor;
 mod manifest;
 mod mapped_file;
 mod order;
 mod regular_file;
 mod safetensors;
+mod shards;
 mod small_file;
+mod source;
+mod weight_map;
 
 pub use check::{Problem, check};
-pub use config::Configs;
-pub use detect::Source;
+pub use config::{Configs, Unused};
 pub use mapped_file::{MappedSlice, SourceFile, Stat};
 pub use order::natural;
 pub use safetensors::{HeaderProblem, check_header};
@@ -111,7 +113,7 @@ pub struct Catalog {
     /// The tensors, in natural order of their names.
     pub tensors: Vec<StoredTensor>,
     /// Names that an index promises but no file at hand holds (only with `allow_missing`).
-    pub absent: Vec<Arc<str>>,
+    pub absent: BTreeSet<Arc<str>>,
     /// `__metadata__` of the shards (the first that has a key wins), or a manifest's other keys.
     pub metadata: serde_json::Map<String, serde_json::Value>,
     /// The config files beside the weights.
@@ -131,17 +133,26 @@ impl Catalog {
     /// # Errors
     /// Whatever is wrong with the model, naming the file, the tensor and the numbers.
     pub fn open(model: &Path, options: OpenOptions) -> Result<Catalog> {
-        detect::open(model, options)
+        let model = source::absolute(model)?;
+        match Source::find(&model)? {
+            Source::Shards { dir, names, lone } => {
+                Catalog::assemble(model, shards::open_all(&dir, &names, lone, options)?)
+            }
+            Source::Indexed { dir, index } => {
+                Catalog::assemble(model, shards::open_indexed(&dir, &index, options)?)
+            }
+            Source::Manifest(manifest) => {
+                let (parts, config) = manifest.open()?;
+                let mut catalog = Catalog::assemble(model, parts)?;
+                catalog.configs.manifest = Some(config);
+                Ok(catalog)
+            }
+        }
     }
 
     /// The index of the stored tensor of that name.
     pub fn find(&self, name: &str) -> Option<u32> {
         self.by_name.get(name).copied()
-    }
-
-    /// The stored tensor of that name.
-    pub fn get(&self, name: &str) -> Option<&StoredTensor> {
-        self.find(name).map(|i| &self.tensors[i as usize])
     }
 
     /// Where a stored tensor's bytes lie.
@@ -153,13 +164,13 @@ impl Catalog {
         }
     }
 
-    /// Sorts files and tensors, refuses a name that two files hold, and builds the name table.
-    fn assemble(parts: Parts) -> Result<Catalog> {
+    /// Sorts the tensors, refuses a name that two files hold and more bytes than can be added up,
+    /// and builds the name table.
+    fn assemble(model: PathBuf, parts: Parts) -> Result<Catalog> {
         let Parts {
             dir,
-            model,
             format,
-            mut files,
+            files,
             mut tensors,
             absent,
             metadata,
@@ -167,16 +178,7 @@ impl Catalog {
             lone_file,
             notes,
         } = parts;
-        let mut order: Vec<u32> = (0..files.len() as u32).collect();
-        order.sort_by(|&a, &b| natural(&files[a as usize].name, &files[b as usize].name));
-        let mut rank = vec![0u32; files.len()];
-        for (new, &old) in order.iter().enumerate() {
-            rank[old as usize] = new as u32;
-        }
-        files.sort_by(|a, b| natural(&a.name, &b.name));
-        for t in &mut tensors {
-            t.file = rank[t.file as usize];
-        }
+        check_total(&model, &tensors)?;
         tensors.sort_by(|a, b| natural(&a.name, &b.name).then(a.file.cmp(&b.file)));
         let mut by_name = HashMap::with_capacity(tensors.len());
         for (i, t) in tensors.iter().enumerate() {
@@ -212,18 +214,55 @@ impl Catalog {
     }
 }
 
+/// The most bytes that all tensors may have together: 64 PiB. Overlapping spans and files with holes
+/// can promise more than 64 bits count; below this, sums over tensors need no check, even of values
+/// as F32 that are packed in two bits each, and with an export's header and alignment added.
+const MAX_TOTAL: u64 = 1 << 56;
+
+/// Refuses tensors of more bytes together than can be added up.
+fn check_total(model: &Path, tensors: &[StoredTensor]) -> Result<()> {
+    let total: u128 = tensors.iter().map(|t| u128::from(t.nbytes)).sum();
+    if total <= MAX_TOTAL.into() {
+        return Ok(());
+    }
+    let count = tensors.len();
+    Err(Error::invalid(
+        model,
+        format!(
+            "its {count} tensors have {total} bytes together, at most {MAX_TOTAL} are served; spans that overlap this much are damage"
+        ),
+    ))
+}
+
 /// What a reader of one format hands over for [`Catalog::assemble`].
 struct Parts {
     dir: PathBuf,
-    model: PathBuf,
     format: Format,
+    /// In natural order of their names.
     files: Vec<Arc<SourceFile>>,
     tensors: Vec<StoredTensor>,
-    absent: Vec<Arc<str>>,
+    absent: BTreeSet<Arc<str>>,
     metadata: serde_json::Map<String, serde_json::Value>,
     weight_files: Vec<String>,
     lone_file: bool,
     notes: Vec<String>,
+}
+
+impl Parts {
+    /// Nothing yet of a model in `dir`.
+    fn new(dir: &Path, format: Format) -> Parts {
+        Parts {
+            dir: dir.to_path_buf(),
+            format,
+            files: Vec::new(),
+            tensors: Vec::new(),
+            absent: BTreeSet::new(),
+            metadata: serde_json::Map::new(),
+            weight_files: Vec::new(),
+            lone_file: false,
+            notes: Vec::new(),
+        }
+    }
 }
 
 impl Catalog {

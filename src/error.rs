@@ -91,6 +91,14 @@ impl Error {
         }
     }
 
+    /// What is wrong, where the file at fault was named already.
+    pub fn about_its_file(&self) -> String {
+        match self {
+            Error::Invalid { problem, .. } => problem.clone(),
+            other => other.to_string(),
+        }
+    }
+
     /// The errno that a system call on the mount answers with for this error.
     pub fn errno(&self) -> i32 {
         match self {

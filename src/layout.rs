@@ -151,8 +151,6 @@ pub struct Layout {
     pub model: Arc<Model>,
     other_files: Vec<OtherFile>,
     tree: OnceLock<NameTree>,
-    /// Tensors whose file names are cut, by file name.
-    cut_names: std::collections::HashMap<String, TensorId>,
     dir_stat: Stat,
     all_stat: Stat,
     model_json_len: OnceLock<u64>,
@@ -164,14 +162,9 @@ pub struct Layout {
 impl Layout {
     /// Lays out a model. Looks at the model directory's other files, once.
     pub fn new(model: Arc<Model>) -> Layout {
-        let cut_names = (0..model.id_count())
-            .filter(|&id| crate::names::is_cut(model.name(id)))
-            .map(|id| (crate::names::file_name(model.name(id)).into_owned(), id))
-            .collect();
         Layout {
             other_files: files::scan(&model.catalog),
             tree: OnceLock::new(),
-            cut_names,
             dir_stat: model.catalog.dir_stat(),
             all_stat: model.catalog.stat(),
             model_json_len: OnceLock::new(),
@@ -229,16 +222,9 @@ impl Layout {
         }
     }
 
-    /// The tensor of a file name under `tensors/`; it may turn out not to exist.
-    pub fn tensor_by_file_name(&self, file: &str) -> Option<TensorId> {
-        crate::names::from_file_name(file)
-            .and_then(|name| self.model.id(&name))
-            .or_else(|| self.cut_names.get(file).copied())
-    }
-
     /// The entry `name` of directory `dir`, before it is known whether a synthetic tensor exists.
     pub fn child(&self, dir: Node, name: &str) -> Option<Node> {
-        let tensor = |file: &str| self.tensor_by_file_name(file);
+        let tensor = |file: &str| self.model.id_by_file_name(file);
         match dir {
             Node::Top(Top::Root) => Top::entries()
                 .find(|(_, n, _)| *n == name)
@@ -357,7 +343,7 @@ impl Layout {
 
     /// The path below the mountpoint.
     pub fn path(&self, node: Node) -> String {
-        let file = |id: TensorId| crate::names::file_name(self.model.name(id)).into_owned();
+        let file = |id: TensorId| self.model.file_name(id);
         match node {
             Node::Top(top) => Top::ALL[top as usize].1.to_string(),
             Node::TensorDir(id) => format!("tensors/{}", file(id)),

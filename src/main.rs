@@ -37,6 +37,7 @@ fn main() -> ExitCode {
             };
         }
     };
+    commands::raise_file_limit();
     let trouble = commands::exit_code_of_trouble(&cli.command);
     match commands::run(cli.command) {
         Ok(code) => code,

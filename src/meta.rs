@@ -5,7 +5,6 @@ use std::collections::BTreeMap;
 use serde_json::{Map, Value, json};
 
 use crate::model::{Join, Model, Origin, Tensor, TensorId};
-use crate::names::file_name;
 use crate::quant::Target;
 
 /// A tensor's `meta.json`, pretty-printed, with a newline at its end.
@@ -130,23 +129,22 @@ pub fn index_json(model: &Model) -> Vec<u8> {
             continue;
         };
         out.extend_from_slice(if i == 0 { b"\n" } else { b",\n" });
-        let name = &**model.name(id);
-        push_json(&mut out, &name);
+        push_json(&mut out, &&**model.name(id));
         out.extend_from_slice(b": ");
-        push_json(&mut out, &index_entry(name, tensor));
+        push_json(&mut out, &index_entry(model, id, tensor));
     }
     out.extend_from_slice(b"\n}\n");
     out
 }
 
 /// One tensor's object in `index.json`.
-pub fn index_entry(name: &str, tensor: &Tensor) -> Value {
+pub fn index_entry(model: &Model, id: TensorId, tensor: &Tensor) -> Value {
     json!({
         "dtype": tensor.dtype.name(),
         "shape": tensor.shape,
         "nbytes": tensor.nbytes,
         "origin": tensor.origin.kind(),
-        "path": format!("tensors/{}", file_name(name)),
+        "path": format!("tensors/{}", model.file_name(id)),
     })
 }
 
@@ -157,7 +155,7 @@ fn push_json(out: &mut Vec<u8>, value: &impl serde::Serialize) {
 
 /// What is said of a model as a whole, of its stored tensors only.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Summary {
+pub struct ModelSummary {
     /// Stored tensors.
     pub tensors: u64,
     /// Weights: packed words count what they pack, scales and indexes nothing.
@@ -168,10 +166,10 @@ pub struct Summary {
     pub dtypes: BTreeMap<String, (u64, u64)>,
 }
 
-impl Summary {
+impl ModelSummary {
     /// Counts.
-    pub fn of(model: &Model) -> Summary {
-        let mut s = Summary {
+    pub fn of(model: &Model) -> ModelSummary {
+        let mut s = ModelSummary {
             tensors: model.catalog.tensors.len() as u64,
             parameters: 0,
             bytes: 0,
@@ -198,7 +196,7 @@ impl Summary {
 
 /// `model.json`. Waits for facts.
 pub fn model_json(model: &Model) -> Vec<u8> {
-    let s = Summary::of(model);
+    let s = ModelSummary::of(model);
     let files: Vec<Value> = model
         .catalog
         .files

@@ -16,6 +16,7 @@ use crate::error::{Error, Result};
 use crate::quant::{self, Layer, Outcome, Recognised, Target};
 
 mod candidates;
+mod file_names;
 mod fuse;
 mod rules;
 mod same;
@@ -167,6 +168,7 @@ pub struct Model {
     has_facts: bool,
     ready: AtomicBool,
     listing: OnceLock<Vec<TensorId>>,
+    file_names: OnceLock<file_names::FileNames>,
 }
 
 impl Model {
@@ -217,6 +219,7 @@ impl Model {
             has_facts,
             ready: AtomicBool::new(!has_facts),
             listing: OnceLock::new(),
+            file_names: OnceLock::new(),
         }
     }
 

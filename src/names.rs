@@ -10,10 +10,27 @@ const MAX: usize = 240;
 const KEPT: usize = 200;
 
 /// The file name of a tensor: `/` → `%2F`, `%` → `%25`, NUL → `%00`, a whole name `.` → `%2E`,
-/// `..` → `%2E%2E`, the empty name → `%`. A result over 240 bytes is its first 200 (cut at a
-/// character), `~`, and the first 16 hex digits of the SHA-256 of the name.
+/// `..` → `%2E%2E`, the empty name → `%`. A result over 240 bytes is [`cut`]. In a model two tensors
+/// may so have one file name: `Model::file_name` tells them apart.
 pub fn file_name(name: &str) -> Cow<'_, str> {
-    let escaped: Cow<str> = match name {
+    let escaped = escaped(name);
+    if escaped.len() <= MAX {
+        return escaped;
+    }
+    cut(name).into()
+}
+
+/// The escaped name's first 200 bytes (cut at a character), `~`, and the first 16 hex digits of the
+/// SHA-256 of the name.
+pub fn cut(name: &str) -> String {
+    let digest = Sha256::digest(name.as_bytes());
+    let hex: String = digest[..8].iter().map(|b| format!("{b:02x}")).collect();
+    let escaped = escaped(name);
+    format!("{}~{hex}", &escaped[..escaped.floor_char_boundary(KEPT)])
+}
+
+fn escaped(name: &str) -> Cow<'_, str> {
+    match name {
         "" => "%".into(),
         "." => "%2E".into(),
         ".." => "%2E%2E".into(),
@@ -30,14 +47,7 @@ pub fn file_name(name: &str) -> Cow<'_, str> {
             out.into()
         }
         _ => name.into(),
-    };
-    if escaped.len() <= MAX {
-        return escaped;
     }
-    let digest = Sha256::digest(name.as_bytes());
-    let hex: String = digest[..8].iter().map(|b| format!("{b:02x}")).collect();
-    let cut = escaped.floor_char_boundary(KEPT);
-    format!("{}~{hex}", &escaped[..cut]).into()
 }
 
 /// A component of a name under `tree/`: as [`file_name`], and `@`, which has a meaning there, → `%40`.

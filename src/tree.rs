@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use crate::catalog::natural;
 use crate::model::{Model, TensorId};
-use crate::names::{file_name, tree_name};
+use crate::names::tree_name;
 
 /// Names of more components than this are left out.
 pub const MAX_DEPTH: usize = 64;
@@ -74,7 +74,7 @@ impl NameTree {
                     dir = self.make_dir(dir, &key);
                     self.set(dir, "@", Branch::Link(other));
                 }
-                // Two names with one spelling: cannot happen, names are unique.
+                // Two names with one spelling: a component of one is another's cut form. The first stays.
                 (Some(Branch::Link(_)), true) => {}
             }
         }
@@ -117,6 +117,6 @@ impl NameTree {
     /// The target of the link to tensor `id` from directory `index`.
     pub fn link_target(&self, model: &Model, index: DirIndex, id: TensorId) -> String {
         let up = "../".repeat(self.depth(index) + 1);
-        format!("{up}tensors/{}", file_name(model.name(id)))
+        format!("{up}tensors/{}", model.file_name(id))
     }
 }

@@ -8,6 +8,10 @@ mod common;
 mod directories;
 #[path = "attacks/headers.rs"]
 mod headers;
+#[path = "attacks/incomplete.rs"]
+mod incomplete;
+#[path = "attacks/lookalikes.rs"]
+mod lookalikes;
 #[path = "attacks/manifests.rs"]
 mod manifests;
 #[path = "attacks/random.rs"]

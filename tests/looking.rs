@@ -148,6 +148,26 @@ fn verify_finds_more_than_one_problem() {
     out(2, &["verify", "/nonexistent"]);
 }
 
+/// What only opening the model finds.
+#[test]
+fn verify_says_why_a_model_cannot_be_opened() {
+    let dir = tempfile::tempdir().unwrap();
+    let size = 1u64 << 43;
+    let entry = json!({"offset": 0, "size": size, "shape": [size], "dtype": "U8"});
+    let entries = (0..=1 << 13).map(|i| (format!("t{i}"), entry.clone()));
+    let manifest = json!({"tensors": Value::Object(entries.collect())});
+    std::fs::write(dir.path().join("w.json"), manifest.to_string()).unwrap();
+    let bin = std::fs::File::create(dir.path().join("w.bin")).unwrap();
+    bin.set_len(size).unwrap();
+    let found = json_of(1, &["verify", "--json", dir.path().to_str().unwrap()]);
+    assert_eq!(found.as_array().unwrap().len(), 1);
+    let problem = found[0]["problem"].as_str().unwrap();
+    assert!(
+        problem.contains("72066390130950144 bytes together"),
+        "{problem}"
+    );
+}
+
 #[test]
 fn checksums_are_written_once_and_then_compared() {
     let (dir, m) = model(&[("a", &[1], &[1.0]), ("n\nl", &[0], &[])]);

@@ -3,13 +3,14 @@
 //!
 //! [`Catalog::open`]: super::Catalog::open
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::Path;
+use std::sync::Arc;
 
-use serde_json::{Map, Value};
-
-use super::detect::{self, Source};
-use super::{Configs, SourceFile, check_header, impostor, manifest, natural, safetensors};
+use super::manifest::{self, Manifest};
+use super::source::{self, Source, name_of};
+use super::weight_map::WeightMap;
+use super::{Configs, SourceFile, impostor, safetensors, shards};
 use crate::error::{Error, Result};
 
 /// Something wrong with a model.
@@ -41,15 +42,18 @@ impl Problem {
         }
     }
 
+    /// Why `model` cannot be opened.
+    pub fn of_model(model: &Path, error: &Error) -> Problem {
+        let file = match error {
+            Error::Invalid { file, .. } => name_of(file),
+            _ => model.display().to_string(),
+        };
+        Problem::from_error(&file, error)
+    }
+
     /// From the error about a file, whose path then need not be said again.
-    fn from_error(file: &str, error: Error) -> Problem {
-        Problem::of_file(
-            file,
-            match error {
-                Error::Invalid { problem, .. } => problem,
-                other => other.to_string(),
-            },
-        )
+    fn from_error(file: &str, error: &Error) -> Problem {
+        Problem::of_file(file, error.about_its_file())
     }
 }
 
@@ -58,27 +62,18 @@ impl Problem {
 /// # Errors
 /// There is no model to look at.
 pub fn check(model: &Path) -> Result<Vec<Problem>> {
-    let (dir, mut problems) = match Source::find(&detect::absolute(model)?)? {
-        Source::Shards {
-            dir,
-            names,
-            index: None,
-            ..
-        } => {
+    let (dir, mut problems) = match Source::find(&source::absolute(model)?)? {
+        Source::Shards { dir, names, .. } => {
             let problems = check_all(&dir, &names);
             (dir, problems)
         }
-        Source::Shards {
-            dir,
-            index: Some(index),
-            ..
-        } => {
+        Source::Indexed { dir, index } => {
             let problems = check_indexed(&dir, &index);
             (dir, problems)
         }
-        Source::Manifest { dir, json, bin } => {
-            let problems = check_manifest(&json, &bin)?;
-            (dir, problems)
+        Source::Manifest(manifest) => {
+            let problems = check_manifest(&manifest);
+            (manifest.dir, problems)
         }
     };
     problems.extend(check_configs(&dir));
@@ -87,53 +82,29 @@ pub fn check(model: &Path) -> Result<Vec<Problem>> {
 
 /// Config files that are there and cannot be used.
 fn check_configs(dir: &Path) -> impl Iterator<Item = Problem> {
-    let notes = Configs::new(dir).notes.into_iter();
-    let prefix = format!("{}/", dir.display());
-    notes.map(move |note| match note.split_once(": not used: ") {
-        Some((path, why)) => Problem::of_file(path.strip_prefix(&prefix).unwrap_or(path), why),
-        None => Problem::of_file("config.json", note),
-    })
+    let unused = Configs::new(dir).unused.into_iter();
+    unused.map(|config| Problem::of_file(config.file, config.why))
 }
 
 /// One shard: its problems, and the names of the tensors in its header as far as it can be read.
-fn check_shard(dir: &Path, name: &str) -> (Vec<Problem>, Vec<String>) {
-    let open = || -> Result<_> {
-        let file = SourceFile::open(&dir.join(name), name)?;
-        impostor::check(&file)?;
-        let header = safetensors::read_header(&file)?;
-        Ok((file, header))
+fn check_shard(dir: &Path, name: &str) -> (Vec<Problem>, Vec<Arc<str>>) {
+    let found = SourceFile::open(&dir.join(name), name).and_then(|f| safetensors::check(&f));
+    let (problems, names) = match found {
+        Ok(found) => found,
+        Err(e) => return (vec![Problem::from_error(name, &e)], Vec::new()),
     };
-    let (file, header) = match open() {
-        Ok(pair) => pair,
-        Err(e) => return (vec![Problem::from_error(name, e)], Vec::new()),
-    };
-    let mut problems: Vec<Problem> = check_header(&header, file.len())
-        .into_iter()
-        .map(|p| Problem {
-            file: name.into(),
-            tensor: p.tensor,
-            problem: p.problem,
-        })
-        .collect();
-    // What the library refuses and the list above does not know of.
-    if problems.is_empty()
-        && let Err(e) = safetensors::read(&file, 0, false)
-    {
-        problems.push(Problem::from_error(name, e));
-    }
-    let names = serde_json::from_slice::<Map<String, Value>>(&header)
-        .map(|header| header.into_iter().map(|(k, _)| k))
-        .into_iter()
-        .flatten()
-        .filter(|k| k != "__metadata__")
-        .collect();
-    (problems, names)
+    let problems = problems.into_iter().map(|p| Problem {
+        file: name.into(),
+        tensor: p.tensor,
+        problem: p.problem,
+    });
+    (problems.collect(), names)
 }
 
 /// Shards without an index: each by itself, and no name in two of them.
 fn check_all(dir: &Path, names: &[String]) -> Vec<Problem> {
     let mut problems = Vec::new();
-    let mut held: BTreeMap<String, &str> = BTreeMap::new();
+    let mut held: HashMap<Arc<str>, &str> = HashMap::new();
     for name in names {
         let (found, tensors) = check_shard(dir, name);
         problems.extend(found);
@@ -155,41 +126,36 @@ fn check_all(dir: &Path, names: &[String]) -> Vec<Problem> {
 
 /// Shards with an index: each that it names, and that each tensor is where it says.
 fn check_indexed(dir: &Path, index: &str) -> Vec<Problem> {
-    let map = match detect::weight_map(&dir.join(index)) {
+    let map = match WeightMap::read(&dir.join(index)) {
         Ok(map) => map,
-        Err(e) => return vec![Problem::from_error(index, e)],
+        Err(e) => return vec![Problem::from_error(index, &e)],
     };
     let mut problems = Vec::new();
-    let mut named: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
-    for (tensor, shard) in &map {
-        match detect::shard_name(shard) {
-            Ok(shard) => named.entry(shard).or_default().push(tensor),
+    let mut promised: Vec<Vec<&Arc<str>>> = vec![Vec::new(); map.shards.len()];
+    for (tensor, &shard) in &map.tensors {
+        match &map.shards[shard as usize] {
+            Ok(_) => promised[shard as usize].push(tensor),
             Err(problem) => problems.push(Problem::of_tensor(index, tensor, problem)),
         }
     }
-    let mut shards: Vec<_> = named.into_iter().collect();
-    shards.sort_by(|a, b| natural(a.0, b.0));
-    let mut unmapped: BTreeMap<String, Vec<&str>> = BTreeMap::new();
-    for (shard, promised) in shards {
+    let mut unmapped: BTreeMap<Arc<str>, Vec<&str>> = BTreeMap::new();
+    for (shard, promised) in map.shards.iter().zip(promised) {
+        let Ok(shard) = shard else { continue };
         if !dir.join(shard).exists() {
-            let missing = detect::missing_shard(dir, shard, index);
-            problems.push(Problem::from_error(shard, missing));
+            let missing = shards::missing_shard(dir, shard, index);
+            problems.push(Problem::from_error(shard, &missing));
             continue;
         }
         let (found, held) = check_shard(dir, shard);
         // Of a header that cannot be read at all, its absent tensors are no further news.
         if !held.is_empty() || found.is_empty() {
-            let held: std::collections::HashSet<&str> = held.iter().map(String::as_str).collect();
-            for tensor in promised.into_iter().filter(|t| !held.contains(t)) {
-                let problem = format!(
-                    "is not in this file, though {index} says so; the index and the shards are of different versions"
-                );
-                problems.push(Problem::of_tensor(shard, tensor, problem));
-            }
+            problems.extend(check_promised(shard, index, &promised, &held));
         }
         problems.extend(found);
-        for tensor in held.into_iter().filter(|t| !map.contains_key(t)) {
-            unmapped.entry(tensor).or_default().push(shard);
+        for tensor in held {
+            if !map.tensors.contains_key(&tensor) {
+                unmapped.entry(tensor).or_default().push(shard);
+            }
         }
     }
     for (tensor, shards) in unmapped.into_iter().filter(|(_, s)| s.len() > 1) {
@@ -202,30 +168,50 @@ fn check_indexed(dir: &Path, index: &str) -> Vec<Problem> {
     problems
 }
 
+/// What the index says is in a shard, and its header does not.
+fn check_promised(
+    shard: &str,
+    index: &str,
+    promised: &[&Arc<str>],
+    held: &[Arc<str>],
+) -> Vec<Problem> {
+    let held: HashSet<&Arc<str>> = held.iter().collect();
+    let missing = promised.iter().filter(|t| !held.contains(*t));
+    let problem = format!(
+        "is not in this file, though {index} says so; the index and the shards are of different versions"
+    );
+    missing
+        .map(|t| Problem::of_tensor(shard, t, &problem))
+        .collect()
+}
+
 /// A manifest: every entry by itself.
-fn check_manifest(json: &Path, bin: &Path) -> Result<Vec<Problem>> {
-    let name_of = |p: &Path| {
-        p.file_name()
-            .map_or_else(String::new, |n| n.to_string_lossy().into_owned())
-    };
-    let (json_name, bin_name) = (name_of(json), name_of(bin));
-    let parsed = manifest::parse(json)?.unwrap_or_default();
-    let file = match SourceFile::open(bin, &bin_name).and_then(|f| impostor::check(&f).map(|()| f))
-    {
+fn check_manifest(manifest: &Manifest) -> Vec<Problem> {
+    let (json, bin) = (name_of(&manifest.json), name_of(&manifest.bin));
+    let file = match SourceFile::open(&manifest.bin, &bin) {
         Ok(file) => file,
-        Err(e) => return Ok(vec![Problem::from_error(&bin_name, e)]),
+        Err(e) => return vec![Problem::from_error(&bin, &e)],
     };
     let mut problems = Vec::new();
-    let default_bits = manifest::default_bits(&manifest::config_of(&parsed)).unwrap_or_else(|e| {
-        problems.push(Problem::of_file(&json_name, e));
+    let default_bits = manifest::default_bits(&manifest.config()).unwrap_or_else(|e| {
+        problems.push(Problem::of_file(&json, e));
         0
     });
-    if let Some(Value::Object(entries)) = parsed.get("tensors") {
-        for (name, entry) in entries {
-            if let Err(problem) = manifest::tensor(name, entry, default_bits, file.len()) {
-                problems.push(Problem::of_tensor(&json_name, name, problem));
+    for (name, entry) in manifest.entries() {
+        let tensor = match manifest::tensor(name, entry, default_bits) {
+            Ok(tensor) => tensor,
+            Err(problem) => {
+                problems.push(Problem::of_tensor(&json, name, problem));
+                continue;
             }
+        };
+        if let Err(problem) = manifest::check_end(&tensor, &file) {
+            // Of a file that is something else, its tensors are no further news.
+            if let Err(better) = impostor::check(&file) {
+                return vec![Problem::from_error(&bin, &better)];
+            }
+            problems.push(Problem::of_tensor(&json, name, problem));
         }
     }
-    Ok(problems)
+    problems
 }

@@ -1,11 +1,13 @@
 //! The JSON files beside the weights, and what they say of quantization and tying. Stale or missing
 //! configs are normal, so a file that cannot be read or parsed counts as absent (and is noted).
 
+use std::fmt;
 use std::path::Path;
 
 use serde_json::{Map, Value};
 
 use super::small_file;
+use crate::error::{Error, Result};
 
 /// The parsed config files of a model directory.
 #[derive(Debug, Default, Clone)]
@@ -23,8 +25,23 @@ pub struct Configs {
     /// A manifest's own `config` object (`default_bits`, `default_group_size`). Where this is set,
     /// the tensors come from a bin + manifest pair, and no other config counts for them.
     pub manifest: Option<Map<String, Value>>,
-    /// Why a file that exists was passed over.
-    pub notes: Vec<String>,
+    /// Files that are there and were passed over.
+    pub unused: Vec<Unused>,
+}
+
+/// A config file that is there and cannot be used.
+#[derive(Debug, Clone)]
+pub struct Unused {
+    /// Its name in the model directory.
+    pub file: &'static str,
+    /// Why.
+    pub why: String,
+}
+
+impl fmt::Display for Unused {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "not used: {}: {}", self.file, self.why)
+    }
 }
 
 /// Configs are small; what is larger than this is not one.
@@ -33,8 +50,15 @@ const MAX_CONFIG: u64 = 64 << 20;
 impl Configs {
     /// Reads what is there in `dir`.
     pub fn new(dir: &Path) -> Configs {
-        let mut notes = Vec::new();
-        let mut read = |name: &str| read_json(&dir.join(name), &mut notes);
+        let mut unused = Vec::new();
+        let mut read = |file| match read_json(&dir.join(file)) {
+            Ok(value) => value,
+            Err(e) => {
+                let why = e.about_its_file();
+                unused.push(Unused { file, why });
+                None
+            }
+        };
         Configs {
             config: read("config.json"),
             quantize_config: read("quantize_config.json"),
@@ -42,7 +66,7 @@ impl Configs {
             quantization_config: read("quantization_config.json"),
             hf_quant_config: read("hf_quant_config.json"),
             manifest: None,
-            notes,
+            unused,
         }
     }
 
@@ -55,23 +79,19 @@ impl Configs {
     }
 }
 
-fn read_json(path: &Path, notes: &mut Vec<String>) -> Option<Value> {
-    // Not to be there is normal; anything else is worth a note.
-    std::fs::symlink_metadata(path).ok()?;
-    let bytes = small_file::read(path, MAX_CONFIG)
-        .map_err(|e| notes.push(format!("not used: {e}")))
-        .ok()?;
+/// `None` where no such file is there, which is normal.
+fn read_json(path: &Path) -> Result<Option<Value>> {
+    if std::fs::symlink_metadata(path).is_err() {
+        return Ok(None);
+    }
+    let bytes = small_file::read(path, MAX_CONFIG)?;
     match serde_json::from_slice(&bytes) {
-        Ok(value) => Some(value),
+        Ok(value) => Ok(Some(value)),
         // Python's json writes NaN and Infinity, which are no JSON; configs contain them now and
         // then, never in keys that matter here.
-        Err(e) => match serde_json::from_str(&without_nan(&String::from_utf8_lossy(&bytes))) {
-            Ok(value) => Some(value),
-            Err(_) => {
-                notes.push(format!("not used: {}: {e}", path.display()));
-                None
-            }
-        },
+        Err(e) => serde_json::from_str(&without_nan(&String::from_utf8_lossy(&bytes)))
+            .map(Some)
+            .map_err(|_| Error::invalid(path, format!("is not JSON: {e}"))),
     }
 }
 
@@ -122,11 +142,20 @@ mod tests {
     }
 
     #[test]
-    fn a_broken_config_counts_as_absent() {
+    fn configs_that_cannot_be_used_count_as_absent_and_are_told() {
         let dir = tempfile::tempdir().unwrap();
         std::fs::write(dir.path().join("config.json"), "{").unwrap();
+        std::fs::create_dir(dir.path().join("quant_config.json")).unwrap();
         let configs = Configs::new(dir.path());
-        assert!(configs.config.is_none());
-        assert_eq!(configs.notes.len(), 1);
+        assert!(configs.config.is_none() && configs.quant_config.is_none());
+        let told: Vec<String> = configs.unused.iter().map(Unused::to_string).collect();
+        let [config, quant_config] = told.as_slice() else {
+            panic!("{told:?}");
+        };
+        assert!(config.starts_with("not used: config.json: is not JSON: EOF"));
+        assert_eq!(
+            quant_config,
+            "not used: quant_config.json: is not a regular file"
+        );
     }
 }

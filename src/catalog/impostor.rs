@@ -4,9 +4,11 @@
 use std::path::Path;
 
 use super::SourceFile;
+use super::safetensors::{LENGTH_FIELD, MAX_HEADER};
 use crate::error::Error;
 
-/// Looks at the first bytes of `file`; an error if it is one of the known impostors.
+/// Looks at the first bytes of `file`; an error if it is one of the known impostors. To be asked
+/// about a file that could not be read as what it should be: sound weights may begin with any bytes.
 pub(super) fn check(file: &SourceFile) -> Result<(), Error> {
     let mut head = vec![0u8; file.len().min(1024) as usize];
     file.read_at(0, &mut head)?;
@@ -15,6 +17,9 @@ pub(super) fn check(file: &SourceFile) -> Result<(), Error> {
             &file.path,
             "is empty (0 bytes); download it again",
         ));
+    }
+    if begins_like_safetensors(&head) {
+        return Ok(());
     }
     let text = String::from_utf8_lossy(&head);
     if text.starts_with("version https://git-lfs") {
@@ -42,7 +47,7 @@ pub(super) fn check(file: &SourceFile) -> Result<(), Error> {
             "is an HTML page, not a weight file: the download was answered with a web page (login or error); download it again",
         ));
     }
-    if head.starts_with(b"PK\x03\x04") || head.starts_with(b"\x80\x02") {
+    if is_pickle(&head) {
         return Err(pickle(&file.path));
     }
     if head.starts_with(b"GGUF") {
@@ -52,6 +57,23 @@ pub(super) fn check(file: &SourceFile) -> Result<(), Error> {
         ));
     }
     Ok(())
+}
+
+/// A length field and the `{` of a header: a damaged shard, whatever format the length's bytes
+/// happen to be the magic number of.
+fn begins_like_safetensors(head: &[u8]) -> bool {
+    head.first_chunk::<LENGTH_FIELD>()
+        .is_some_and(|n| u64::from_le_bytes(*n) <= MAX_HEADER)
+        && head.get(LENGTH_FIELD) == Some(&b'{')
+}
+
+/// What `torch.save` and `pickle.dump` begin a file with: a ZIP archive, or the protocol and then
+/// the first opcode, of which these few occur: PyTorch's magic number, a frame, a container, a class.
+fn is_pickle(head: &[u8]) -> bool {
+    match head {
+        [0x80, 2..=5, opcode, ..] => b"\x8a\x95}](c".contains(opcode),
+        _ => head.starts_with(b"PK\x03\x04"),
+    }
 }
 
 /// The refusal of a PyTorch pickle.

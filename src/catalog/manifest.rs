@@ -1,11 +1,12 @@
 //! bin + manifest, as moeflux and flash-moe write it: `<stem>.bin` holds the bytes, `<stem>.json`
 //! says where. Gaps and overlaps are normal; every span must lie inside the `.bin`.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use serde_json::{Map, Value};
 
+use super::source::name_of;
 use super::{Format, ManifestBits, Parts, SourceFile, StoredTensor, impostor, small_file};
 use crate::dtype::{Dtype, ElementType, numel};
 use crate::error::{Error, Result};
@@ -13,69 +14,84 @@ use crate::error::{Error, Result};
 /// What U32 tensors hold where nothing says otherwise.
 const DEFAULT_BITS: u32 = 4;
 
-/// Parses `json` as a manifest if it is one: an object whose `tensors` is an object.
-pub(super) fn parse(json: &Path) -> Result<Option<Map<String, Value>>> {
-    let bytes = small_file::read(json, small_file::MAX_INDEX)?;
-    match serde_json::from_slice(&bytes) {
-        Ok(Value::Object(m)) if m.get("tensors").is_some_and(Value::is_object) => Ok(Some(m)),
-        Ok(_) => Ok(None),
-        Err(e) => Err(Error::invalid(json, format!("is not JSON: {e}"))),
-    }
+/// A manifest, parsed, and where it was found.
+pub(super) struct Manifest {
+    /// The model directory.
+    pub dir: PathBuf,
+    /// The manifest itself.
+    pub json: PathBuf,
+    /// The file with the bytes.
+    pub bin: PathBuf,
+    contents: Map<String, Value>,
 }
 
-/// Reads the pair.
-///
-/// # Errors
-/// A span outside the file, a size that disagrees with shape × dtype, a field that is missing or no
-/// number: each names the tensor and both numbers.
-pub(super) fn open(
-    dir: &Path,
-    model: &Path,
-    json: &Path,
-    bin: &Path,
-    manifest: Map<String, Value>,
-) -> Result<(Parts, Map<String, Value>)> {
-    let name_of = |p: &Path| {
-        p.file_name()
-            .map_or_else(String::new, |n| n.to_string_lossy().into_owned())
-    };
-    let file = SourceFile::open(bin, &name_of(bin))?;
-    let config = config_of(&manifest);
-    let default_bits = default_bits(&config).map_err(|e| Error::invalid(json, e))?;
-    let mut tensors = Vec::new();
-    if let Some(Value::Object(entries)) = manifest.get("tensors") {
-        for (name, entry) in entries {
-            let t = tensor(name, entry, default_bits, file.len()).map_err(|problem| {
-                match impostor::check(&file) {
-                    Err(better) => better,
-                    Ok(()) => Error::invalid(json, format!("tensor '{name}': {problem}")),
-                }
+impl Manifest {
+    /// Parses `json` as a manifest if it is one: an object whose `tensors` is an object.
+    ///
+    /// # Errors
+    /// It cannot be read, or is no JSON.
+    pub fn parse(dir: &Path, json: &Path, bin: &Path) -> Result<Option<Manifest>> {
+        let bytes = small_file::read(json, small_file::MAX_INDEX)?;
+        match serde_json::from_slice(&bytes) {
+            Ok(Value::Object(contents))
+                if contents.get("tensors").is_some_and(Value::is_object) =>
+            {
+                Ok(Some(Manifest {
+                    dir: dir.into(),
+                    json: json.into(),
+                    bin: bin.into(),
+                    contents,
+                }))
+            }
+            Ok(_) => Ok(None),
+            Err(e) => Err(Error::invalid(json, format!("is not JSON: {e}"))),
+        }
+    }
+
+    /// Its tensors, each by itself.
+    pub fn entries(&self) -> impl Iterator<Item = (&String, &Value)> {
+        let entries = self.contents.get("tensors").and_then(Value::as_object);
+        entries.into_iter().flatten()
+    }
+
+    /// Its `config`.
+    pub fn config(&self) -> Map<String, Value> {
+        match self.contents.get("config") {
+            Some(Value::Object(c)) => c.clone(),
+            _ => Map::new(),
+        }
+    }
+
+    /// Reads the pair.
+    ///
+    /// # Errors
+    /// A span outside the file, a size that disagrees with shape × dtype, a field that is missing or
+    /// no number: each names the tensor and both numbers.
+    pub fn open(self) -> Result<(Parts, Map<String, Value>)> {
+        let file = SourceFile::open(&self.bin, &name_of(&self.bin))?;
+        let config = self.config();
+        let default_bits = default_bits(&config).map_err(|e| Error::invalid(&self.json, e))?;
+        let mut tensors = Vec::new();
+        for (name, entry) in self.entries() {
+            let explain =
+                |problem| Error::invalid(&self.json, format!("tensor '{name}': {problem}"));
+            let t = tensor(name, entry, default_bits).map_err(explain)?;
+            check_end(&t, &file).map_err(|problem| match impostor::check(&file) {
+                Err(better) => better,
+                Ok(()) => explain(problem),
             })?;
             tensors.push(t);
         }
-    }
-    let mut metadata = manifest;
-    metadata.remove("tensors");
-    let parts = Parts {
-        dir: dir.to_path_buf(),
-        model: model.to_path_buf(),
-        format: Format::Manifest,
-        files: vec![file],
-        tensors,
-        absent: Vec::new(),
-        metadata,
-        weight_files: vec![name_of(json), name_of(bin)],
-        lone_file: false,
-        notes: Vec::new(),
-    };
-    Ok((parts, config))
-}
-
-/// A manifest's `config`.
-pub(super) fn config_of(manifest: &Map<String, Value>) -> Map<String, Value> {
-    match manifest.get("config") {
-        Some(Value::Object(c)) => c.clone(),
-        _ => Map::new(),
+        let mut metadata = self.contents;
+        metadata.remove("tensors");
+        let parts = Parts {
+            files: vec![file],
+            tensors,
+            metadata,
+            weight_files: vec![name_of(&self.json), name_of(&self.bin)],
+            ..Parts::new(&self.dir, Format::Manifest)
+        };
+        Ok((parts, config))
     }
 }
 
@@ -99,20 +115,14 @@ pub(super) fn tensor(
     name: &str,
     entry: &Value,
     default_bits: u32,
-    file_len: u64,
 ) -> std::result::Result<StoredTensor, String> {
     let field = |key: &str| match entry.get(key) {
         Some(v) => whole(v, key),
         None => Err(format!("has no {key}")),
     };
     let (offset, size) = (field("offset")?, field("size")?);
-    let end = offset
-        .checked_add(size)
-        .ok_or_else(|| format!("offset {offset} + size {size} overflows 64 bits"))?;
-    if end > file_len {
-        return Err(format!(
-            "goes past the end of the .bin: needs {end} bytes, has {file_len}"
-        ));
+    if offset.checked_add(size).is_none() {
+        return Err(format!("offset {offset} + size {size} overflows 64 bits"));
     }
     let dtype_name = entry
         .get("dtype")
@@ -146,6 +156,20 @@ pub(super) fn tensor(
         nbytes: size,
         bits: Some(bits),
     })
+}
+
+/// Whether the tensor lies inside the `.bin`, or what is wrong.
+pub(super) fn check_end(
+    tensor: &StoredTensor,
+    bin: &SourceFile,
+) -> std::result::Result<(), String> {
+    let (end, has) = (tensor.offset + tensor.nbytes, bin.len());
+    match end <= has {
+        true => Ok(()),
+        false => Err(format!(
+            "goes past the end of the .bin: needs {end} bytes, has {has}"
+        )),
+    }
 }
 
 /// The shape of what is stored. For U32 a manifest may give the logical shape instead, so that

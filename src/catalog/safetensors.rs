@@ -15,9 +15,9 @@ use crate::dtype::{Dtype, ElementType, numel};
 use crate::error::{Error, Result};
 
 /// The length field before the header.
-const LENGTH_FIELD: u64 = 8;
+pub(super) const LENGTH_FIELD: usize = 8;
 /// The library's limit on headers, in bytes.
-const MAX_HEADER: u64 = 100_000_000;
+pub(super) const MAX_HEADER: u64 = 100_000_000;
 
 /// A shard's tensors and metadata. `file` indexes are set to `file_index`.
 pub(super) struct Shard {
@@ -33,23 +33,47 @@ pub(super) struct Shard {
 /// # Errors
 /// The first problem of the header, naming file, tensor and numbers.
 pub(super) fn read(file: &Arc<SourceFile>, file_index: u32, allow_cut: bool) -> Result<Shard> {
-    read_or_explain(file, file_index, allow_cut).map_err(|e| match impostor::check(file) {
-        Err(better) => better,
-        Ok(()) => e,
-    })
+    read_header(file)
+        .and_then(|header| parse(file, &header, file_index, allow_cut))
+        .map_err(|e| better_error(file, e))
 }
 
-fn read_or_explain(file: &Arc<SourceFile>, file_index: u32, allow_cut: bool) -> Result<Shard> {
-    let header = read_header(file)?;
-    let data_start = LENGTH_FIELD + header.len() as u64;
+/// That the file is no shard at all, where that is why it cannot be read.
+fn better_error(file: &SourceFile, error: Error) -> Error {
+    impostor::check(file).err().unwrap_or(error)
+}
+
+/// What is wrong with a shard, and the names of the tensors in its header as far as it can be read.
+///
+/// # Errors
+/// Nothing can be said but that it cannot be read.
+pub(super) fn check(file: &Arc<SourceFile>) -> Result<(Vec<HeaderProblem>, Vec<Arc<str>>)> {
+    let header = read_header(file).map_err(|e| better_error(file, e))?;
+    let error = match parse(file, &header, 0, false) {
+        Ok(shard) => {
+            let names = shard.tensors.into_iter().map(|t| t.name).collect();
+            return Ok((Vec::new(), names));
+        }
+        Err(error) => error,
+    };
+    impostor::check(file)?;
+    match examine(&header, file.len()) {
+        // What the library refuses and nothing here knows of.
+        (problems, _) if problems.is_empty() => Err(error),
+        found => Ok(found),
+    }
+}
+
+fn parse(file: &Arc<SourceFile>, header: &[u8], file_index: u32, allow_cut: bool) -> Result<Shard> {
+    let data_start = (LENGTH_FIELD + header.len()) as u64;
     let explain = |fallback: String| {
-        let problem = check_header(&header, file.len())
+        let problem = check_header(header, file.len())
             .into_iter()
             .next()
             .map_or(fallback, |p| p.to_string());
         Error::invalid(&file.path, problem)
     };
-    let text = std::str::from_utf8(&header).map_err(|e| explain(e.to_string()))?;
+    let text = std::str::from_utf8(header).map_err(|e| explain(e.to_string()))?;
     let metadata: Metadata = serde_json::from_str(text).map_err(|e| explain(e.to_string()))?;
     let data_len = metadata.data_len() as u64;
     let has = file.len() - data_start;
@@ -96,15 +120,15 @@ fn from_library(dtype: safetensors::Dtype, file: &SourceFile) -> Result<ElementT
 }
 
 /// The header's bytes, by `pread`: a header in a mapping could vanish while it is parsed.
-pub(super) fn read_header(file: &SourceFile) -> Result<Vec<u8>> {
+fn read_header(file: &SourceFile) -> Result<Vec<u8>> {
     let len = file.len();
-    if len < LENGTH_FIELD {
+    if len < LENGTH_FIELD as u64 {
         return Err(Error::invalid(
             &file.path,
             format!("too short for a safetensors file: needs at least 8 bytes, has {len}"),
         ));
     }
-    let mut field = [0u8; 8];
+    let mut field = [0u8; LENGTH_FIELD];
     file.read_at(0, &mut field)?;
     let n = u64::from_le_bytes(field);
     if n > MAX_HEADER {
@@ -115,17 +139,17 @@ pub(super) fn read_header(file: &SourceFile) -> Result<Vec<u8>> {
             ),
         ));
     }
-    if n > len - LENGTH_FIELD {
+    if n > len - LENGTH_FIELD as u64 {
         return Err(Error::invalid(
             &file.path,
             format!(
                 "header goes past the end: needs {} bytes, has {len}; the file is cut short, download it again",
-                n + LENGTH_FIELD
+                n + LENGTH_FIELD as u64
             ),
         ));
     }
     let mut header = vec![0; n as usize];
-    file.read_at(LENGTH_FIELD, &mut header)?;
+    file.read_at(LENGTH_FIELD as u64, &mut header)?;
     Ok(header)
 }
 
@@ -184,11 +208,14 @@ impl<'de> Deserialize<'de> for Entries {
 /// Every structural problem of a safetensors header (the JSON alone, without its length field) for
 /// a file of `file_len` bytes in all. Empty for a valid file.
 pub fn check_header(header: &[u8], file_len: u64) -> Vec<HeaderProblem> {
+    examine(header, file_len).0
+}
+
+/// The problems, and the names of all tensors that the header tells of.
+fn examine(header: &[u8], file_len: u64) -> (Vec<HeaderProblem>, Vec<Arc<str>>) {
     let whole = |problem: String| {
-        vec![HeaderProblem {
-            tensor: None,
-            problem,
-        }]
+        let tensor = None;
+        (vec![HeaderProblem { tensor, problem }], Vec::new())
     };
     let text = match std::str::from_utf8(header) {
         Ok(text) => text,
@@ -206,6 +233,7 @@ pub fn check_header(header: &[u8], file_len: u64) -> Vec<HeaderProblem> {
     };
     let mut problems = Vec::new();
     let mut spans = Vec::new();
+    let mut names = Vec::new();
     for (name, value) in entries {
         if name == "__metadata__" {
             let strings = value
@@ -219,6 +247,7 @@ pub fn check_header(header: &[u8], file_len: u64) -> Vec<HeaderProblem> {
             }
             continue;
         }
+        names.push(name.as_str().into());
         match check_entry(&value) {
             Ok((start, end)) => spans.push((start, end, name)),
             Err(problem) => problems.push(HeaderProblem {
@@ -227,8 +256,8 @@ pub fn check_header(header: &[u8], file_len: u64) -> Vec<HeaderProblem> {
             }),
         }
     }
-    let data_len = file_len.saturating_sub(LENGTH_FIELD + header.len() as u64);
-    check_layout(spans, data_len, problems)
+    let data_len = file_len.saturating_sub((LENGTH_FIELD + header.len()) as u64);
+    (check_layout(spans, data_len, problems), names)
 }
 
 /// One tensor by itself: its span, or what is wrong.

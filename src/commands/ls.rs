@@ -47,7 +47,7 @@ fn json(model: &Model, wanted: impl Fn(&str) -> bool, out: &mut impl Write) -> R
         let mut object = json!({"name": name});
         if let (Some(o), Value::Object(rest)) = (
             object.as_object_mut(),
-            crate::meta::index_entry(name, tensor),
+            crate::meta::index_entry(model, id, tensor),
         ) {
             o.extend(rest);
         }
@@ -129,9 +129,10 @@ fn why(
     }
     let catalog = &model.catalog;
     let remarks = quant::remarks(catalog);
-    let notes = catalog.notes.iter().chain(&catalog.configs.notes);
-    for note in notes.chain(&remarks) {
-        writeln!(out, "note: {}", printable(note))?;
+    let unused = catalog.configs.unused.iter().map(ToString::to_string);
+    let notes = catalog.notes.iter().cloned().chain(unused);
+    for note in notes.chain(remarks) {
+        writeln!(out, "note: {}", printable(&note))?;
     }
     Ok(())
 }

@@ -18,7 +18,7 @@ use crate::fs::Fs;
 use crate::fuse::{self, MountOptions};
 use crate::gpu;
 use crate::layout::Layout;
-use crate::meta::Summary;
+use crate::meta::ModelSummary;
 use crate::model::{Model, ModelOptions};
 use crate::mounts::{self, Entry};
 use crate::text::{bytes, plural};
@@ -57,7 +57,6 @@ struct Started {
 
 /// Opens the model, mounts it and sees that it answers.
 fn start(args: &MountArgs) -> Result<Started> {
-    raise_file_limit();
     let place = Place::prepare(&args.mountpoint)?;
     let flags = &args.model.options;
     let model = Model::open(
@@ -130,7 +129,7 @@ fn serve(started: Started) -> Result<ExitCode> {
 }
 
 fn summary(model: &Model, mountpoint: &Path) -> String {
-    let s = Summary::of(model);
+    let s = ModelSummary::of(model);
     let files = model.catalog.files.len();
     let dtype = s
         .main_dtype()
@@ -149,21 +148,6 @@ fn summary(model: &Model, mountpoint: &Path) -> String {
         bytes(on_disk),
         crate::text::printable(&mountpoint.to_string_lossy())
     )
-}
-
-/// Every file under `files/` and every shard is open while mounted; the soft limit is often 1,024.
-fn raise_file_limit() {
-    let mut limit = libc::rlimit {
-        rlim_cur: 0,
-        rlim_max: 0,
-    };
-    // SAFETY: both calls read or write the one struct they are given.
-    unsafe {
-        if libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) == 0 {
-            limit.rlim_cur = limit.rlim_max;
-            libc::setrlimit(libc::RLIMIT_NOFILE, &limit);
-        }
-    }
 }
 
 /// The mountpoint, made ready. If it was made for this mount, and the mount fails, it goes again.

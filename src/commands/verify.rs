@@ -1,5 +1,6 @@
 //! `stfs verify`: everything that is wrong with a model, in one run.
 
+use std::collections::HashSet;
 use std::io::{self, BufWriter, Write};
 use std::path::Path;
 use std::process::ExitCode;
@@ -18,8 +19,14 @@ mod checksum;
 
 pub(super) fn run(args: &VerifyArgs) -> Result<ExitCode> {
     let mut problems = catalog::check(&args.model)?;
-    let sound = problems.is_empty();
     let model = open_what_is_there(&args.model);
+    if let Err(e) = &model
+        && problems.is_empty()
+    {
+        problems.push(Problem::of_model(&args.model, e));
+    }
+    let sound = problems.is_empty();
+    let model = model.ok();
     if let Some(model) = &model {
         problems.extend(check_layers(model)?);
         problems.extend(check_shared_indexes(model));
@@ -42,19 +49,21 @@ pub(super) fn run(args: &VerifyArgs) -> Result<ExitCode> {
     Ok(ExitCode::from(u8::from(!problems.is_empty())))
 }
 
-/// The model with whatever is sound of it; `None` where not even that can be opened, which the
-/// structural problems then explain.
-fn open_what_is_there(path: &Path) -> Option<Model> {
+/// The model with whatever is sound of it. Where not even that can be opened, the structural problems
+/// explain it, or else the error.
+fn open_what_is_there(path: &Path) -> crate::Result<Model> {
     let open = OpenOptions {
         allow_missing: true,
     };
-    let model = Model::open(path, open, ModelOptions::default()).ok()?;
+    let model = Model::open(path, open, ModelOptions::default())?;
     model.fetch_facts(super::FACT_THREADS);
-    Some(model)
+    Ok(model)
 }
 
 /// Layers that cannot be decoded, and data in layers that make values impossible.
 fn check_layers(model: &Model) -> crate::Result<Vec<Problem>> {
+    let absent = model.catalog.absent.iter();
+    let incomplete: HashSet<&str> = absent.filter_map(|name| module(name)).collect();
     let found = parallel::ordered(model.layer_count() as usize, |index| {
         let (recognised, resolved) = model.layer(index as u32);
         let Some(&anchor) = recognised.parts.first() else {
@@ -69,7 +78,7 @@ fn check_layers(model: &Model) -> crate::Result<Vec<Problem>> {
                 damage.into_iter().map(problem).collect()
             }
             // Where a part has not been downloaded, that is what is wrong, and was said.
-            Err(_) if part_is_absent(model, name) => Vec::new(),
+            Err(_) if module(name).is_some_and(|m| incomplete.contains(m)) => Vec::new(),
             Err(why) => vec![problem(format!(
                 "{} layer cannot be decoded: {why}",
                 recognised.method
@@ -79,11 +88,9 @@ fn check_layers(model: &Model) -> crate::Result<Vec<Problem>> {
     Ok(found.into_iter().flatten().collect())
 }
 
-/// Whether the model lacks a tensor of the module that `name` belongs to.
-fn part_is_absent(model: &Model, name: &str) -> bool {
-    let module = name.rsplit_once('.').map_or("", |(module, _)| module);
-    let mut absent = model.catalog.absent.iter();
-    absent.any(|a| a.rsplit_once('.').is_some_and(|(m, _)| m == module))
+/// The module that a tensor belongs to.
+fn module(name: &str) -> Option<&str> {
+    name.rsplit_once('.').map(|(module, _)| module)
 }
 
 /// Fusions of layers that must have one `g_idx` and have several.

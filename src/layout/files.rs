@@ -29,12 +29,15 @@ pub(super) fn scan(catalog: &Catalog) -> Vec<OtherFile> {
             if catalog.weight_files.contains(&name) {
                 return None;
             }
+            // Looked at first: to open a device may do something to it.
             let meta = std::fs::metadata(entry.path()).ok()?;
-            meta.is_file().then(|| OtherFile {
-                source: SourceFile::open(&entry.path(), &name).ok(),
-                stat: Stat::of(&meta),
-                name,
-            })
+            if !meta.is_file() {
+                return None;
+            }
+            let source = SourceFile::open(&entry.path(), &name).ok();
+            // What is opened is what is served, whatever has the name by then.
+            let stat = source.as_ref().map_or(Stat::of(&meta), |file| file.stat);
+            Some(OtherFile { name, stat, source })
         })
         .collect();
     files.sort_by(|a, b| natural(&a.name, &b.name));

@@ -4,7 +4,6 @@ use std::borrow::Cow;
 
 use super::{Layout, Node, Top};
 use crate::export::Export;
-use crate::names::file_name;
 use crate::tree::DirIndex;
 
 impl Layout {
@@ -32,7 +31,7 @@ impl Layout {
                     .listing()
                     .iter()
                     .skip(from)
-                    .map(|&id| (file_name(self.model.name(id)), Node::TensorDir(id))),
+                    .map(|&id| (self.model.file_name(id), Node::TensorDir(id))),
             ),
             Node::Top(Top::Npy) => self.list_files(from, ".npy", Node::Npy, add),
             Node::Top(Top::Preview) => self.list_files(from, ".png", Node::Preview, add),
@@ -82,7 +81,7 @@ impl Layout {
             if !self.exists(node(id)) {
                 continue;
             }
-            let name = format!("{}{suffix}", file_name(self.model.name(id)));
+            let name = format!("{}{suffix}", self.model.file_name(id));
             if !add(i as u64, &name, node(id)) {
                 break;
             }

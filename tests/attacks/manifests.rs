@@ -93,3 +93,20 @@ fn a_bin_that_is_something_else() {
     let files: [(&str, &[u8]); 2] = [("w.bin", pointer), ("w.json", json.as_bytes())];
     refused_files(&files, &["w.bin", "for 4096 bytes", "git lfs pull"]);
 }
+
+/// Spans may overlap, and a file may be all hole: so sums of sizes need not fit 64 bits.
+#[test]
+fn more_bytes_than_can_be_added_up() {
+    let size = 1u64 << 43;
+    let entry = json!({"offset": 0, "size": size, "shape": [size], "dtype": "U8"});
+    let entries = (0..=1 << 13).map(|i| (format!("t{i}"), entry.clone()));
+    let json = json!({"tensors": Value::Object(entries.collect())}).to_string();
+    let dir = Dir::of(&[("w.bin", b""), ("w.json", json.as_bytes())]);
+    let bin = std::fs::File::options().write(true).open(dir.join("w.bin"));
+    bin.unwrap().set_len(size).unwrap();
+    let (total, most) = (72066390130950144u64, 72057594037927936u64);
+    refused(
+        dir.path(),
+        &["8193 tensors", &total.to_string(), &most.to_string()],
+    );
+}

@@ -1,10 +1,13 @@
 //! Where a mount cannot be, and machines on which it cannot be made.
 
 use std::path::Path;
+use std::process::Command;
+
+use safetensors::Dtype;
 
 use crate::common::mount::Background;
-use crate::common::{ModelDir, Mounted, Ran, stfs};
-use crate::{as_root, small_model};
+use crate::common::{ModelDir, Mounted, Ran, stfs, tensor};
+use crate::{BIN, as_root, small_model};
 
 fn mount(model: &Path, at: &Path) -> Ran {
     stfs([Path::new("mount"), model, at])
@@ -187,4 +190,21 @@ fn without_fusermount3() {
         "#,
     );
     assert_eq!((ran.code, ran.err.as_str()), (0, ""), "{ran:?}");
+}
+
+#[test]
+fn more_shards_than_the_limit_on_open_files() {
+    let dir = ModelDir::new();
+    for i in 0..40 {
+        dir.shard(
+            &format!("{i}.safetensors"),
+            &[tensor(&format!("t{i}"), Dtype::U8, &[1])],
+        );
+    }
+    for command in ["ls", "verify", "stat"] {
+        let script = "ulimit -Sn 20 && exec \"$0\" \"$@\"";
+        let mut shell = Command::new("sh");
+        shell.args(["-c", script, BIN, command]).arg(dir.path());
+        Ran::of(shell.output().unwrap()).ok();
+    }
 }

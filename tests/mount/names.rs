@@ -32,8 +32,11 @@ fn file_name(name: &str) -> String {
     while !out.is_char_boundary(cut) {
         cut -= 1;
     }
-    let hash = format!("{:x}", Sha256::digest(name));
-    format!("{}~{}", &out[..cut], &hash[..16])
+    format!("{}~{}", &out[..cut], &hash(name)[..16])
+}
+
+fn hash(name: &str) -> String {
+    format!("{:x}", Sha256::digest(name))
 }
 
 fn odd_names() -> Vec<String> {
@@ -119,6 +122,33 @@ fn names_change_only_where_a_file_name_must() {
 }
 
 /// Each name once in `tree/`, as a relative link to its directory; the 600-component one not.
+/// A tensor whose name is another's cut form, and one whose name is the form that it takes then.
+#[test]
+fn a_name_that_is_anothers_cut_form_makes_room() {
+    let cut = |name: &str| format!("{}~{}", "x".repeat(200), &hash(name)[..16]);
+    let long = "x".repeat(300);
+    let (first, second) = (cut(&long), cut(&cut(&long)));
+    let all = [&long, &first, &second].map(|n| tensor(n, Dtype::U8, &[n.len()]));
+    let files = [&first, &second, &cut(&second)];
+    let dir = ModelDir::of(&all);
+    let m = Mounted::new(dir.path());
+    for (t, file) in all.iter().zip(files) {
+        assert_eq!(m.read(&format!("tensors/{file}/raw")), t.data);
+        assert_eq!(m.json(&format!("tensors/{file}/meta.json"))["name"], t.name);
+        assert_eq!(
+            m.json("index.json")[&t.name]["path"],
+            format!("tensors/{file}")
+        );
+    }
+    let listed: BTreeSet<String> = m.list("tensors").into_iter().collect();
+    assert_eq!(listed, files.into_iter().cloned().collect());
+    // Where none is in its place, a name stays as it is.
+    let dir = ModelDir::of(&all[1..]);
+    let m = Mounted::new(dir.path());
+    assert_eq!(m.read(&format!("tensors/{first}/raw")), all[1].data);
+    assert_eq!(m.read(&format!("tensors/{second}/raw")), all[2].data);
+}
+
 fn tree_links(m: &Mounted, names: &[String]) {
     let links: Vec<PathBuf> = walk(&m.join("tree"))
         .into_iter()

@@ -15,7 +15,6 @@ use super::super::progress::Progress;
 use super::file_of;
 use crate::catalog::Problem;
 use crate::model::{Model, TensorId};
-use crate::names::file_name;
 use crate::statistics::parallel;
 use crate::view::View;
 
@@ -109,7 +108,7 @@ fn all(model: &Model) -> Vec<TensorId> {
 
 /// Where the mount shows a tensor's bytes.
 fn path_of(model: &Model, id: TensorId) -> String {
-    format!("tensors/{}/raw", file_name(model.name(id)))
+    format!("tensors/{}/raw", model.file_name(id))
 }
 
 /// SHA-256 of the stored bytes of these tensors, in hexadecimal.

@@ -1,6 +1,5 @@
 //! Which tensors are such a layer, which of the two it is, and why it is not.
 
-use std::collections::HashSet;
 use std::sync::Arc;
 
 use super::config::{Config, Stored};
@@ -21,7 +20,6 @@ const MARLIN: &str = "B";
 pub(super) struct Model<'a> {
     catalog: &'a Catalog,
     config: Config,
-    absent: HashSet<&'a str>,
     /// Some layer has a `g_idx`.
     any_index: bool,
 }
@@ -46,7 +44,6 @@ impl<'a> Model<'a> {
         (any(WORDS) || any(MARLIN)).then(|| Model {
             catalog,
             config: Config::new(&catalog.configs),
-            absent: catalog.absent.iter().map(|name| &**name).collect(),
             any_index: any("g_idx"),
         })
     }
@@ -135,7 +132,7 @@ impl<'a> Model<'a> {
             }
             let name = module.names(&["g_idx"]);
             let elsewhere = self.catalog.lone_file && self.any_index;
-            return match self.absent.contains(name.as_str()) || elsewhere {
+            return match self.catalog.absent.contains(name.as_str()) || elsewhere {
                 true => Err(format!(
                     "{name} is not in the files at hand, and says which input has which scale; mount the whole model"
                 )),

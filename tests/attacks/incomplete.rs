@@ -1,0 +1,95 @@
+//! Incomplete downloads, opened with what is missing allowed: what is not served is told, and an
+//! index makes no difference to what counts as there.
+
+use std::os::unix::fs::symlink;
+
+use serde_json::json;
+use stfs::catalog::{Catalog, OpenOptions, check};
+
+use crate::common::{Dir, good, open, refused};
+
+const INDEX: &str = "model.safetensors.index.json";
+
+fn index(map: serde_json::Value) -> Vec<u8> {
+    json!({ "weight_map": map }).to_string().into_bytes()
+}
+
+fn lenient(dir: &Dir) -> Catalog {
+    let options = OpenOptions {
+        allow_missing: true,
+    };
+    open(dir.path(), options).unwrap()
+}
+
+fn absent(catalog: &Catalog) -> Vec<&str> {
+    catalog.absent.iter().map(|n| &**n).collect()
+}
+
+#[test]
+fn a_cut_tensor_that_the_index_does_not_name_is_missed() {
+    let map = index(json!({"a": "1.safetensors", "c": "2.safetensors"}));
+    let whole = good(&["a", "b"]);
+    let cut = &whole[..whole.len() - 1];
+    let dir = Dir::of(&[
+        (INDEX, &map),
+        ("1.safetensors", cut),
+        ("2.safetensors", &good(&["c"])),
+    ]);
+    let catalog = lenient(&dir);
+    assert!(catalog.find("a").is_some() && catalog.find("b").is_none());
+    assert_eq!(absent(&catalog), ["b"]);
+    let note = &catalog.notes[0];
+    assert!(
+        note.contains("'b'") && note.contains("1.safetensors"),
+        "{note}"
+    );
+    // In two shards it is not clear which counts, whole or not.
+    std::fs::write(dir.join("2.safetensors"), good(&["b", "c"])).unwrap();
+    let catalog = lenient(&dir);
+    assert!(catalog.find("b").is_none());
+    assert!(
+        catalog.notes[0].contains("several shards"),
+        "{:?}",
+        catalog.notes
+    );
+}
+
+#[test]
+fn shards_that_cannot_be_read_count_the_same_with_an_index_and_without() {
+    let map = index(json!({"a": "1.safetensors", "b": "2.safetensors", "c": "3.safetensors"}));
+    for indexed in [true, false] {
+        let dir = Dir::of(&[
+            ("1.safetensors", &good(&["a"])),
+            ("2.safetensors", b"half a he"),
+        ]);
+        symlink("../blobs/gone", dir.join("3.safetensors")).unwrap();
+        if indexed {
+            std::fs::write(dir.join(INDEX), &map).unwrap();
+        }
+        let catalog = lenient(&dir);
+        let files: Vec<_> = catalog.files.iter().map(|f| f.name.as_str()).collect();
+        assert_eq!(files, ["1.safetensors"]);
+        for shard in ["1.safetensors", "2.safetensors", "3.safetensors"] {
+            assert!(catalog.weight_files.iter().any(|n| n == shard), "{shard}");
+        }
+        for (note, shard) in catalog.notes.iter().zip(["2.safetensors", "3.safetensors"]) {
+            assert!(
+                note.starts_with("left out") && note.contains(shard),
+                "{note}"
+            );
+        }
+        assert_eq!(catalog.notes.len(), 2);
+    }
+}
+
+#[test]
+fn an_index_that_names_nothing_is_refused() {
+    let map = index(json!({}));
+    let dir = Dir::of(&[(INDEX, &map), ("1.safetensors", &good(&["a"]))]);
+    let said = "'weight_map' is empty";
+    refused(dir.path(), &[INDEX, said]);
+    let problems = check(dir.path()).unwrap();
+    assert_eq!(problems.len(), 1);
+    assert_eq!(problems[0].file, INDEX);
+    assert!(problems[0].problem.contains(said), "{problems:?}");
+}
