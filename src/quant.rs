@@ -10,8 +10,10 @@
 //! are evaluated in IEEE binary32, round to nearest even, in the order the formula is written,
 //! without fused multiply-add and without flushing subnormals.
 
+use std::cell::OnceCell;
 use std::sync::Arc;
 
+use self::declared::Declared;
 use crate::catalog::{Catalog, StoredTensor};
 use crate::error::Result;
 use crate::view::{SharedView, StoredBytes};
@@ -52,15 +54,43 @@ pub const FORMATS: &[&dyn Format] = &[
 
 /// A weight format.
 pub trait Format: Sync {
-    /// Prepares for one model: parses what its configs say, once. `None` if the model cannot hold
-    /// this format at all (then no tensor is asked about).
-    fn open<'a>(&self, catalog: &'a Catalog) -> Option<Box<dyn Recogniser + 'a>>;
+    /// Prepares for one model. `None` if the model cannot hold this format at all (then no tensor
+    /// is asked about).
+    fn open<'a>(&self, opened: &'a Opened<'a>) -> Option<Box<dyn Recogniser + 'a>>;
 
     /// What a person should know of the model beyond each layer's outcome, such as that its config
     /// was overruled: for `ls --why`.
-    fn remarks(&self, catalog: &Catalog) -> Vec<String> {
-        let _ = catalog;
+    fn remarks(&self, opened: &Opened<'_>) -> Vec<String> {
+        let _ = opened;
         Vec::new()
+    }
+
+    /// Last components of names that hold what describes this format's weights, not weights: in a
+    /// quantised model they count for no parameters, whichever layer they belong to.
+    fn siblings(&self) -> &'static [&'static str] {
+        &[]
+    }
+}
+
+/// A model that the formats are asked about, with what they share.
+pub struct Opened<'a> {
+    catalog: &'a Catalog,
+    declared: OnceCell<Declared>,
+}
+
+impl<'a> Opened<'a> {
+    fn new(catalog: &'a Catalog) -> Opened<'a> {
+        Opened {
+            catalog,
+            declared: OnceCell::new(),
+        }
+    }
+
+    /// What the configs declare: parsed once, when the first format has a tensor to ask about. It
+    /// may be long, and holds expressions to compile.
+    fn declared(&self) -> &Declared {
+        self.declared
+            .get_or_init(|| Declared::new(&self.catalog.configs))
     }
 }
 
@@ -196,7 +226,8 @@ pub trait Kernel: Send + Sync {
 
 /// Asks every format about every stored tensor.
 pub fn recognise(catalog: &Catalog) -> Vec<Recognised> {
-    let open: Vec<_> = FORMATS.iter().filter_map(|f| f.open(catalog)).collect();
+    let opened = Opened::new(catalog);
+    let open: Vec<_> = FORMATS.iter().filter_map(|f| f.open(&opened)).collect();
     if open.is_empty() {
         return Vec::new();
     }
@@ -205,12 +236,21 @@ pub fn recognise(catalog: &Catalog) -> Vec<Recognised> {
         let first = open.iter().find_map(|f| f.recognise(index as u32, tensor));
         found.extend(first);
     }
+    for note in opened.declared.get().map(Declared::notes).iter().flatten() {
+        log::warn!("{note}");
+    }
     found
 }
 
 /// What the formats have to say of the model as a whole, for `ls --why`.
 pub fn remarks(catalog: &Catalog) -> Vec<String> {
-    FORMATS.iter().flat_map(|f| f.remarks(catalog)).collect()
+    let opened = Opened::new(catalog);
+    FORMATS.iter().flat_map(|f| f.remarks(&opened)).collect()
+}
+
+/// Whether tensors whose names end in the component `last` describe weights of some format.
+pub fn is_sibling(last: &str) -> bool {
+    FORMATS.iter().any(|f| f.siblings().contains(&last))
 }
 
 impl Recognised {

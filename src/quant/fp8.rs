@@ -11,13 +11,13 @@
 
 use std::sync::Arc;
 
-use super::declared::{Declared, Kind};
+use super::declared::Kind;
 use super::module::{Module, elsewhere};
 use super::parts::{scale_component, scale_dtype, unpacked_pairs, weight_component};
 use super::scale_grid::ScaleGrid;
 use super::scaled::{Extra, ScaledKernel};
-use super::{Format, Layer, Recognised, Recogniser, Target};
-use crate::catalog::{Catalog, StoredTensor};
+use super::{Format, Layer, Opened, Recognised, Recogniser, Target};
+use crate::catalog::StoredTensor;
 use crate::dtype::Dtype;
 
 /// The format; see the module.
@@ -35,22 +35,26 @@ const STACKED_SCALE: &str = "_scale_inv";
 const PAIR_GROUP: u64 = 32;
 
 impl Format for Fp8 {
-    fn open<'a>(&self, catalog: &'a Catalog) -> Option<Box<dyn Recogniser + 'a>> {
-        let declared = Declared::new(&catalog.configs);
-        let pairs = declared.is_fp8_method();
-        let some = catalog.tensors.iter().any(|t| {
-            t.dtype
-                .known()
-                .is_some_and(|d| d.is_f8() || pairs && d == Dtype::I8)
-        });
-        some.then(|| Box::new(Model { catalog, declared }) as Box<dyn Recogniser + 'a>)
+    fn open<'a>(&self, opened: &'a Opened<'a>) -> Option<Box<dyn Recogniser + 'a>> {
+        let mut known = opened.catalog.tensors.iter().map(|t| t.dtype.known());
+        let some = known.any(|d| d.is_some_and(|d| d.is_f8() || d == Dtype::I8));
+        some.then(|| Box::new(Model(opened)) as Box<dyn Recogniser + 'a>)
+    }
+
+    fn siblings(&self) -> &'static [&'static str] {
+        &[
+            "weight_scale",
+            "weight_scale_inv",
+            "input_scale",
+            "output_scale",
+            "activation_scale",
+            "k_scale",
+            "v_scale",
+        ]
     }
 }
 
-struct Model<'a> {
-    catalog: &'a Catalog,
-    declared: Declared,
-}
+struct Model<'a>(&'a Opened<'a>);
 
 /// A weight that may be this format's, and its scale, if there is one.
 struct Found<'a> {
@@ -66,7 +70,7 @@ impl Recogniser for Model<'_> {
         if dtype.is_f8() {
             let found = self.find(tensor, &SCALES)?;
             self.f8(index, tensor, dtype, &found)
-        } else if dtype == Dtype::I8 && self.declared.is_fp8_method() {
+        } else if dtype == Dtype::I8 && self.0.declared().is_fp8_method() {
             let found = self.find(tensor, &PAIR_SCALES)?;
             self.pairs(index, tensor, &found)
         } else {
@@ -77,7 +81,7 @@ impl Recogniser for Model<'_> {
 
 impl Model<'_> {
     fn find<'t>(&'t self, tensor: &'t StoredTensor, scales: &[&'static str]) -> Option<Found<'t>> {
-        if let Some(module) = Module::of_weight(self.catalog, &tensor.name) {
+        if let Some(module) = Module::of_weight(self.0.catalog, &tensor.name) {
             let scale = scales
                 .iter()
                 .find_map(|s| Some((module.find(s)?, Some(*s))));
@@ -91,7 +95,10 @@ impl Model<'_> {
         {
             return None;
         }
-        let scale = self.catalog.find(&[&*tensor.name, STACKED_SCALE].concat());
+        let scale = self
+            .0
+            .catalog
+            .find(&[&*tensor.name, STACKED_SCALE].concat());
         Some(Found {
             path: &tensor.name,
             scale: scale.map(|index| (index, None)),
@@ -109,7 +116,7 @@ impl Model<'_> {
         let outcome = match found.scale {
             Some(scale) => self.scaled(index, tensor, dtype, found.path, scale),
             // Left alone, or of a model that is not FP8 at all: plain numbers.
-            None if self.declared.kind(found.path, matrix) != Some(Kind::Fp8) => return None,
+            None if self.0.declared().kind(found.path, matrix) != Some(Kind::Fp8) => return None,
             None => Err(self.no_scale(tensor, &SCALES)),
         };
         Some(recognised("fp8", index, found, None, outcome))
@@ -123,10 +130,10 @@ impl Model<'_> {
         path: &str,
         (scale, suffix): (u32, Option<&'static str>),
     ) -> Result<Layer, String> {
-        let scales = &self.catalog.tensors[scale as usize];
+        let scales = &self.0.catalog.tensors[scale as usize];
         let scale_dtype = scale_dtype(scales)?;
         let grid = ScaleGrid::find(&tensor.shape, &scales.shape, || {
-            self.declared.block(path, tensor.shape.len() == 2)
+            self.0.declared().block(path, tensor.shape.len() == 2)
         })?;
         let components = suffix.map_or(Vec::new(), |suffix| {
             vec![
@@ -161,8 +168,8 @@ impl Model<'_> {
             Some(scale) => self.scaled_pairs(index, tensor, scale),
             // Only experts are such pairs; another I8 tensor is plain.
             None if !found.path.contains("experts.")
-                || !self.declared.has_fp4_experts()
-                || self.declared.kind(found.path, true).is_none() =>
+                || !self.0.declared().has_fp4_experts()
+                || self.0.declared().kind(found.path, true).is_none() =>
             {
                 return None;
             }
@@ -178,7 +185,7 @@ impl Model<'_> {
         tensor: &StoredTensor,
         (scale, suffix): (u32, Option<&'static str>),
     ) -> Result<Layer, String> {
-        let scales = &self.catalog.tensors[scale as usize];
+        let scales = &self.0.catalog.tensors[scale as usize];
         let scale_dtype = scale_dtype(scales)?;
         let (shape, values) = unpacked_pairs(&tensor.shape)?;
         let grid = ScaleGrid::groups(&shape, &scales.shape, PAIR_GROUP)?;
@@ -210,14 +217,14 @@ impl Model<'_> {
     }
 
     fn no_scale(&self, tensor: &StoredTensor, scales: &[&str]) -> String {
-        let names = match Module::of_weight(self.catalog, &tensor.name) {
+        let names = match Module::of_weight(self.0.catalog, &tensor.name) {
             Some(module) => module.names(scales),
             None => format!("{}{STACKED_SCALE}", tensor.name),
         };
         format!(
             "{} says it is quantised, but it has no scale ({names}){}",
-            self.declared.source(),
-            elsewhere(self.catalog)
+            self.0.declared().source(),
+            elsewhere(self.0.catalog)
         )
     }
 }
