@@ -28,6 +28,7 @@ mod fp8;
 mod gpt_oss;
 mod gptq;
 mod int8;
+mod missing;
 mod mlx;
 mod modelopt;
 mod module;
@@ -38,6 +39,8 @@ mod scaled;
 pub(crate) mod simd;
 #[cfg(test)]
 pub(crate) mod testing;
+
+pub use missing::Missing;
 
 /// Every format, in the order in which they are asked. The first that recognises an anchor has it.
 pub const FORMATS: &[&dyn Format] = &[
@@ -257,18 +260,19 @@ impl Recognised {
     /// The layer, with the facts fetched that lie in tensor data.
     ///
     /// # Errors
-    /// Why there is no layer, as a reason for a person.
-    pub fn resolve(&self, catalog: &Catalog) -> std::result::Result<Layer, String> {
+    /// Why there is no layer; [`Missing::Unread`] where the facts could not be read.
+    pub fn resolve(&self, catalog: &Catalog) -> std::result::Result<Layer, Missing> {
         match &self.outcome {
             Outcome::Layer(layer) => Ok(layer.clone()),
-            Outcome::Damaged(reason) => Err(reason.clone()),
+            Outcome::Damaged(reason) => Err(Missing::Reason(reason.clone())),
             Outcome::Facts(facts) => {
                 let mut bytes = Vec::with_capacity(facts.sources.len());
                 for &i in &facts.sources {
                     let view = stored(catalog, i);
-                    bytes.push(crate::view::read_all(&*view).map_err(|e| e.to_string())?);
+                    let read = crate::view::read_all(&*view);
+                    bytes.push(read.map_err(|e| Missing::Unread(e.to_string()))?);
                 }
-                (facts.finish)(&bytes)
+                (facts.finish)(&bytes).map_err(Missing::Reason)
             }
         }
     }

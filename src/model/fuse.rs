@@ -1,9 +1,10 @@
 //! The one engine that joins: whether parts fit, along which axis, as stored bytes or as values.
 
 use super::rules::FusedRule;
-use super::{Join, JoinOf, Model, Origin, Part, Tensor, TensorId, Values, f32_bytes};
+use super::tensor::f32_bytes;
+use super::{Join, JoinOf, Model, Origin, Part, Tensor, TensorId, Values};
 use crate::dtype::{Dtype, ElementType, numel};
-use crate::quant::{self, Component, Layer, Target};
+use crate::quant::{self, Component, Layer, Missing, Target};
 
 type Reason = String;
 
@@ -30,7 +31,7 @@ impl Model {
         rule: &FusedRule,
         prefix: &str,
         suffix: &str,
-    ) -> Result<Tensor, Reason> {
+    ) -> Result<Tensor, Missing> {
         let ids = self.part_ids(prefix, rule.parts, suffix)?;
         self.join(vec![ids], suffix, false)
     }
@@ -42,7 +43,7 @@ impl Model {
         prefix: &str,
         suffix: &str,
         experts: u32,
-    ) -> Result<Tensor, Reason> {
+    ) -> Result<Tensor, Missing> {
         let groups = (0..experts)
             .map(|e| self.part_ids(&format!("{prefix}{e}."), parts, suffix))
             .collect::<Result<Vec<_>, _>>()?;
@@ -54,7 +55,7 @@ impl Model {
         prefix: &str,
         parts: &[&str],
         suffix: &str,
-    ) -> Result<Vec<TensorId>, Reason> {
+    ) -> Result<Vec<TensorId>, Missing> {
         parts
             .iter()
             .map(|part| {
@@ -62,9 +63,9 @@ impl Model {
                 let id = self
                     .id(&name)
                     .ok_or_else(|| format!("needs '{name}', which the model does not have"))?;
-                match self.tensor(id) {
+                match self.settled(id) {
                     Ok(_) => Ok(id),
-                    Err(why) => Err(format!("needs '{name}': {why}")),
+                    Err(why) => Err(why.within(format_args!("needs '{name}'"))),
                 }
             })
             .collect()
@@ -75,22 +76,23 @@ impl Model {
         groups: Vec<Vec<TensorId>>,
         suffix: &str,
         stacked: bool,
-    ) -> Result<Tensor, Reason> {
+    ) -> Result<Tensor, Missing> {
         let all: Vec<TensorId> = groups.iter().flatten().copied().collect();
         let classes = all
             .iter()
             .map(|&id| self.classify(id, suffix))
             .collect::<Result<Vec<_>, _>>()?;
         if classes.iter().all(|c| matches!(c, Class::Plain)) {
-            return self.join_plain(&groups, suffix, stacked);
+            return Ok(self.join_plain(&groups, suffix, stacked)?);
         }
         if let Some(plain) = classes.iter().position(|c| matches!(c, Class::Plain)) {
             return Err(format!(
                 "'{}' is stored as plain numbers, other parts belong to a quantised layer: they do not join",
                 self.name(all[plain])
-            ));
+            )
+            .into());
         }
-        let words = self.words_join(&groups, &classes, suffix, stacked);
+        let words = self.join_words(&groups, &classes, stacked);
         match words {
             Ok(tensor) => Ok(tensor),
             // The weight exists all the same, as values; its scales do not.
@@ -100,24 +102,24 @@ impl Model {
                     .then(|| format!("is F32 values, without stored words and scales: {why}"));
                 Ok(tensor)
             }
-            Err(why) => Err(why),
+            Err(why) => Err(why.into()),
         }
     }
 
     /// What a part is, or why nothing can be made of it.
-    fn classify(&self, id: TensorId, suffix: &str) -> Result<Class<'_>, Reason> {
+    fn classify(&self, id: TensorId, suffix: &str) -> Result<Class<'_>, Missing> {
         if !self.is_stored(id) {
             return Ok(Class::Values);
         }
         let Some(index) = self.layer_of(id) else {
             return Ok(Class::Plain);
         };
-        let (recognised, layer) = self.layer(index);
-        let layer = layer.map_err(|why| {
-            format!(
-                "'{}' belongs to a layer that cannot be decoded: {why}",
+        let recognised = self.recognised(index);
+        let layer = self.settled_layer(index).map_err(|why| {
+            why.within(format_args!(
+                "'{}' belongs to a layer that cannot be decoded",
                 self.name(id)
-            )
+            ))
         })?;
         if let Some(component) = layer
             .components
@@ -134,7 +136,8 @@ impl Model {
                 "'{}' of a {} layer does not join",
                 self.name(id),
                 recognised.method
-            )),
+            )
+            .into()),
         }
     }
 
@@ -159,11 +162,10 @@ impl Model {
     }
 
     /// Joins stored words, scales or zero points, if all of the layers' components join.
-    fn words_join(
+    fn join_words(
         &self,
         groups: &[Vec<TensorId>],
         classes: &[Class<'_>],
-        suffix: &str,
         stacked: bool,
     ) -> Result<Tensor, Reason> {
         let mut layers = Vec::with_capacity(classes.len());
@@ -175,47 +177,55 @@ impl Model {
             }
         }
         let (first, component) = layers[0];
-        let per_group = groups[0].len();
-        for (layer, _) in &layers {
-            if layer.compatible != first.compatible {
-                return Err(format!(
-                    "parts are stored differently ({} and {})",
-                    first.compatible, layer.compatible
-                ));
-            }
+        let layers: Vec<&Layer> = layers.iter().map(|(layer, _)| *layer).collect();
+        if let Some(other) = layers.iter().find(|l| l.compatible != first.compatible) {
+            return Err(format!(
+                "parts are stored differently ({} and {})",
+                first.compatible, other.compatible
+            ));
         }
+        let per_group = groups[0].len();
         // Together or not at all: every component of the layers must join, not just this one.
         for c in &first.components {
-            let mut same = Vec::with_capacity(layers.len());
-            for (i, (layer, _)) in layers.iter().enumerate() {
-                let other = layer
-                    .components
-                    .iter()
-                    .find(|o| o.suffix == c.suffix)
-                    .ok_or_else(|| format!("one part has no {}", c.suffix))?;
-                if let quant::Join::Never(why) = other.join {
-                    return Err(why.to_string());
-                }
-                if other.join != c.join {
-                    return Err(format!("{} of the parts is stored differently", c.suffix));
-                }
-                if !other.whole && (i + 1) % per_group != 0 {
-                    return Err(format!(
-                        "'{}' does not end at a whole block, so another part cannot follow it",
-                        self.name(other.tensor)
-                    ));
-                }
-                same.push(other.tensor);
-            }
+            let same = self.same_components(&layers, c, per_group)?;
             let grouped: Vec<Vec<TensorId>> = same.chunks(per_group).map(<[_]>::to_vec).collect();
             self.component_join(&grouped, c.join, stacked)?;
         }
-        let _ = suffix;
         let mut tensor = self.component_join(groups, component.join, stacked)?;
         if let Some(values) = self.joined_values(groups, stacked, component) {
             tensor.values = Some(values?);
         }
         Ok(tensor)
+    }
+
+    /// The tensors that are to the `layers` what `component` is to the first of them, if they are
+    /// stored alike and one can follow the other in groups of `per_group`.
+    fn same_components(
+        &self,
+        layers: &[&Layer],
+        component: &Component,
+        per_group: usize,
+    ) -> Result<Vec<TensorId>, Reason> {
+        let suffix = component.suffix;
+        let mut same = Vec::with_capacity(layers.len());
+        for (i, layer) in layers.iter().enumerate() {
+            let other = layer.components.iter().find(|o| o.suffix == suffix);
+            let other = other.ok_or_else(|| format!("one part has no {suffix}"))?;
+            if let quant::Join::Never(why) = other.join {
+                return Err(why.to_string());
+            }
+            if other.join != component.join {
+                return Err(format!("{suffix} of the parts is stored differently"));
+            }
+            if !other.whole && (i + 1) % per_group != 0 {
+                return Err(format!(
+                    "'{}' does not end at a whole block, so another part cannot follow it",
+                    self.name(other.tensor)
+                ));
+            }
+            same.push(other.tensor);
+        }
+        Ok(same)
     }
 
     /// The values of joined words, where the words carry the float weight's own name.
@@ -226,7 +236,7 @@ impl Model {
         component: &Component,
     ) -> Option<Result<Values, Reason>> {
         let layer = self.layer_of(component.tensor)?;
-        let (recognised, _) = self.layer(layer);
+        let recognised = self.recognised(layer);
         let is_weight = recognised.target == Target::Anchor
             && recognised.parts.first() == Some(&component.tensor);
         is_weight.then(|| {

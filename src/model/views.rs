@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::same::Same;
 use super::{Join, JoinOf, Model, Origin, Part, Tensor, TensorId};
 use crate::error::{Error, Result};
-use crate::quant::{self, Target};
+use crate::quant::{self, Missing, Target};
 use crate::view::{Cast, Concat, Npy, SharedView, StoredBytes, npy_header};
 
 /// A tensor's `.npy`: NumPy's dtype and shape, and whether the array is `raw` or `f32`.
@@ -31,19 +31,7 @@ impl NpyKind {
     }
 }
 
-impl Tensor {
-    /// Length of `f32` in bytes, if there is one.
-    pub fn f32_len(&self) -> Option<u64> {
-        self.values.as_ref().map(|v| v.numel() * 4)
-    }
-}
-
 impl Model {
-    fn described(&self, id: TensorId) -> Result<&Arc<Tensor>> {
-        self.tensor(id)
-            .map_err(|why| Error::NotFound(format!("no tensor '{}': {why}", self.name(id))))
-    }
-
     /// Whether a tensor's values come from a quantised layer, under the stored tensor's own name.
     fn decoded_layer(&self, tensor: &Tensor) -> Option<u32> {
         match tensor.origin {
@@ -149,8 +137,11 @@ impl Model {
     }
 
     fn layer_values(&self, layer: u32) -> Result<SharedView> {
-        let (recognised, resolved) = self.layer(layer);
-        let layer = resolved.map_err(|why| Error::NotFound(why.to_string()))?;
+        let recognised = self.recognised(layer);
+        let layer = self.settled_layer(layer).map_err(|why| match why {
+            Missing::Reason(why) => Error::NotFound(why),
+            Missing::Unread(why) => Error::other(libc::EIO, why),
+        })?;
         layer.kernel.view(&recognised.raw_parts(&self.catalog))
     }
 

@@ -128,7 +128,7 @@ impl TestModel {
         let recognised = self.recognised(name).expect("recognised");
         match recognised.resolve(&self.catalog) {
             Ok(layer) => panic!("{name} is a layer: {}", layer.compatible),
-            Err(reason) => reason,
+            Err(reason) => reason.text().to_string(),
         }
     }
 
