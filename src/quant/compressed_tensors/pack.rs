@@ -21,6 +21,7 @@ use super::rows::{Rows, Shape};
 use super::scales::{Order, Scales, Zeros, read_order};
 use crate::dtype::Dtype;
 use crate::error::Result;
+use crate::quant::parts::check_inputs;
 use crate::quant::{Component, Facts, Join, Kernel, Layer, Outcome, Recognised};
 use crate::view::{Floats, SharedView};
 
@@ -62,6 +63,9 @@ impl Head {
             return Err(format!(
                 "{ORDER} has {len} elements, {SHAPE} gives {k} columns"
             ));
+        }
+        if self.order.is_some() {
+            check_inputs(ORDER, k)?;
         }
         let group_size = match self.granularity {
             Granularity::Groups(g) if g > 1 || self.group_size == Some(group) => Some(group),

@@ -111,6 +111,7 @@ impl Groups {
             Some((view, dtype)) => {
                 let biases = room(&mut scratch.biases, count);
                 widen(view, *dtype, groups.start, raw, biases)?;
+                one_nan(scales, biases);
                 biases
             }
         };
@@ -136,6 +137,16 @@ fn widen(
     view.read_at(first * width as u64, raw)?;
     decode(dtype, raw, 0, out);
     Ok(())
+}
+
+/// Where a bias is NaN makes it and its scale the same one: the sum of two NaN takes either's bits,
+/// and which one changes with the instructions that the loop is compiled to.
+fn one_nan(scales: &mut [f32], biases: &mut [f32]) {
+    for (scale, bias) in scales.iter_mut().zip(biases) {
+        if bias.is_nan() {
+            (*scale, *bias) = (f32::NAN, f32::NAN);
+        }
+    }
 }
 
 thread_local! {
