@@ -15,6 +15,7 @@ use std::sync::Arc;
 
 use self::declared::Declared;
 use crate::catalog::{Catalog, StoredTensor};
+use crate::dtype::Dtype;
 use crate::error::Result;
 use crate::view::{SharedView, StoredBytes};
 
@@ -34,6 +35,7 @@ mod modelopt;
 mod module;
 mod packed_linear;
 mod parts;
+mod read;
 mod scale_grid;
 mod scaled;
 pub(crate) mod simd;
@@ -87,6 +89,12 @@ impl<'a> Opened<'a> {
             catalog,
             declared: OnceCell::new(),
         }
+    }
+
+    /// Whether any tensor has a dtype such as `wanted`.
+    fn has(&self, wanted: impl Fn(Dtype) -> bool) -> bool {
+        let mut known = self.catalog.tensors.iter().map(|t| t.dtype.known());
+        known.any(|dtype| dtype.is_some_and(&wanted))
     }
 
     /// What the configs declare: parsed once, when the first format has a tensor to ask about. It

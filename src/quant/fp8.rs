@@ -36,8 +36,7 @@ const PAIR_GROUP: u64 = 32;
 
 impl Format for Fp8 {
     fn open<'a>(&self, opened: &'a Opened<'a>) -> Option<Box<dyn Recogniser + 'a>> {
-        let mut known = opened.catalog.tensors.iter().map(|t| t.dtype.known());
-        let some = known.any(|d| d.is_some_and(|d| d.is_f8() || d == Dtype::I8));
+        let some = opened.has(|dtype| dtype.is_f8() || dtype == Dtype::I8);
         some.then(|| Box::new(Model(opened)) as Box<dyn Recogniser + 'a>)
     }
 
@@ -61,7 +60,21 @@ struct Found<'a> {
     /// Its module's path, as configs name it.
     path: &'a str,
     /// The scale's index and the S of its name; `None` for stacked experts, which join no further.
-    scale: Option<(u32, Option<&'static str>)>,
+    scale: Option<Scale>,
+}
+
+/// A scale's index and the S of its name.
+type Scale = (u32, Option<&'static str>);
+
+/// What is under the scales.
+struct Codes {
+    dtype: Dtype,
+    /// In the words of [`Layer::compatible`].
+    name: String,
+    /// Of the values.
+    shape: Box<[u64]>,
+    numel: u64,
+    group_size: Option<u64>,
 }
 
 impl Recogniser for Model<'_> {
@@ -128,38 +141,21 @@ impl Model<'_> {
         tensor: &StoredTensor,
         dtype: Dtype,
         path: &str,
-        (scale, suffix): (u32, Option<&'static str>),
+        scale: Scale,
     ) -> Result<Layer, String> {
-        let scales = &self.0.catalog.tensors[scale as usize];
-        let scale_dtype = scale_dtype(scales)?;
-        let grid = ScaleGrid::find(&tensor.shape, &scales.shape, || {
-            self.0.declared().block(path, tensor.shape.len() == 2)
+        let shape = &tensor.shape;
+        let (scales, _) = self.scales(scale)?;
+        let grid = ScaleGrid::find(shape, &scales.shape, || {
+            self.0.declared().block(path, shape.len() == 2)
         })?;
-        let components = suffix.map_or(Vec::new(), |suffix| {
-            vec![
-                weight_component(index),
-                scale_component(suffix, scale, &grid),
-            ]
-        });
-        Ok(Layer {
-            bits: 8,
+        let codes = Codes {
+            dtype,
+            name: dtype.to_string(),
+            shape: shape.clone(),
+            numel: tensor.numel(),
             group_size: grid.group_size(),
-            shape: tensor.shape.clone(),
-            exact: scale_dtype == Dtype::F8_E8M0,
-            components,
-            compatible: format!(
-                "{dtype}, {grid}, scales {}, K {}",
-                scales.dtype,
-                grid.cols()
-            ),
-            kernel: Arc::new(ScaledKernel {
-                code: dtype,
-                scale: scale_dtype,
-                grid,
-                extra: Extra::None,
-                numel: tensor.numel(),
-            }),
-        })
+        };
+        self.layer(index, codes, grid, scale)
     }
 
     /// FP4 pairs in I8.
@@ -183,12 +179,29 @@ impl Model<'_> {
         &self,
         index: u32,
         tensor: &StoredTensor,
-        (scale, suffix): (u32, Option<&'static str>),
+        scale: Scale,
     ) -> Result<Layer, String> {
-        let scales = &self.0.catalog.tensors[scale as usize];
-        let scale_dtype = scale_dtype(scales)?;
-        let (shape, values) = unpacked_pairs(&tensor.shape)?;
+        let (scales, _) = self.scales(scale)?;
+        let (shape, numel) = unpacked_pairs(&tensor.shape)?;
         let grid = ScaleGrid::groups(&shape, &scales.shape, PAIR_GROUP)?;
+        let codes = Codes {
+            dtype: Dtype::F4,
+            name: "FP4 pairs".into(),
+            shape: shape.into(),
+            numel,
+            group_size: Some(PAIR_GROUP),
+        };
+        self.layer(index, codes, grid, scale)
+    }
+
+    fn layer(
+        &self,
+        index: u32,
+        codes: Codes,
+        grid: ScaleGrid,
+        (scale, suffix): Scale,
+    ) -> Result<Layer, String> {
+        let (scales, scale_dtype) = self.scales((scale, suffix))?;
         let components = suffix.map_or(Vec::new(), |suffix| {
             vec![
                 weight_component(index),
@@ -196,24 +209,30 @@ impl Model<'_> {
             ]
         });
         Ok(Layer {
-            bits: 4,
-            group_size: Some(PAIR_GROUP),
-            shape: shape.into(),
+            bits: codes.dtype.bits(),
+            group_size: codes.group_size,
+            shape: codes.shape,
             exact: scale_dtype == Dtype::F8_E8M0,
             components,
             compatible: format!(
-                "FP4 pairs, {grid}, scales {}, K {}",
+                "{}, {grid}, scales {}, K {}",
+                codes.name,
                 scales.dtype,
                 grid.cols()
             ),
             kernel: Arc::new(ScaledKernel {
-                code: Dtype::F4,
+                code: codes.dtype,
                 scale: scale_dtype,
                 grid,
                 extra: Extra::None,
-                numel: values,
+                numel: codes.numel,
             }),
         })
+    }
+
+    fn scales(&self, (scale, _): Scale) -> Result<(&StoredTensor, Dtype), String> {
+        let scales = &self.0.catalog.tensors[scale as usize];
+        Ok((scales, scale_dtype(scales)?))
     }
 
     fn no_scale(&self, tensor: &StoredTensor, scales: &[&str]) -> String {

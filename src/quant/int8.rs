@@ -22,8 +22,7 @@ pub struct Int8;
 
 impl Format for Int8 {
     fn open<'a>(&self, opened: &'a Opened<'a>) -> Option<Box<dyn Recogniser + 'a>> {
-        let mut tensors = opened.catalog.tensors.iter();
-        let some = tensors.any(|t| t.dtype.is(Dtype::I8));
+        let some = opened.has(|dtype| dtype == Dtype::I8);
         some.then(|| Box::new(Model(opened)) as Box<dyn Recogniser + 'a>)
     }
 

@@ -34,8 +34,7 @@ const SECOND: &str = "weight_scale_2";
 
 impl Format for ModelOpt {
     fn open<'a>(&self, opened: &'a Opened<'a>) -> Option<Box<dyn Recogniser + 'a>> {
-        let mut tensors = opened.catalog.tensors.iter();
-        let some = tensors.any(|t| t.dtype.is(Dtype::U8));
+        let some = opened.has(|dtype| dtype == Dtype::U8);
         some.then(|| Box::new(Model(opened)) as Box<dyn Recogniser + 'a>)
     }
 
