@@ -7,18 +7,18 @@
 //! ([`crate::quant::Facts`]).
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
-use std::time::Duration;
 
 use crate::catalog::{Catalog, Stat, natural};
-use crate::dtype::Dtype;
 use crate::error::{Error, Result};
-use crate::quant::{self, Layer, Missing, Outcome, Recognised, Target};
+use crate::quant::{self, Layer, Missing, Outcome, Recognised};
 
 mod candidates;
+mod facts;
 mod fuse;
 mod known;
+mod make;
 mod rules;
 mod same;
 mod tensor;
@@ -28,24 +28,12 @@ mod views;
 pub use rules::{FUSED, FusedRule, STACKED, StackedRule};
 pub use tensor::{Join, JoinOf, Origin, Part, Tensor, Values};
 
+use facts::LISTING_THREADS;
 use known::{Answer, Known};
-use tensor::f32_bytes;
 
 /// Identifies a tensor of a [`Model`]: stored ones first, by their index in the catalog, then the
 /// names that synthetic ones might have. The same at every mount of the same files.
 pub type TensorId = u32;
-
-/// How long to wait before each try to fetch facts. A disk or a network that fails for longer is
-/// reported: the next request tries again.
-const RETRIES: [Duration; 4] = [
-    Duration::ZERO,
-    Duration::from_millis(100),
-    Duration::from_millis(300),
-    Duration::from_secs(1),
-];
-
-/// Threads that fetch facts for a listing: they wait for the disk, not for a core.
-const LISTING_THREADS: usize = 4;
 
 /// What to leave out when opening a model.
 #[derive(Debug, Clone, Copy)]
@@ -304,68 +292,6 @@ impl Model {
         (parts.first() == Some(&stored)).then_some(layer)
     }
 
-    /// Whether everything is known without reading tensor data (any more).
-    pub fn is_ready(&self) -> bool {
-        self.ready.load(Ordering::Acquire)
-    }
-
-    /// Fetches what facts are not known yet, and says whether all are known now: what is said of
-    /// the model as a whole stays so only then.
-    pub fn is_whole(&self) -> bool {
-        self.fetch_facts(LISTING_THREADS);
-        self.is_ready()
-    }
-
-    /// Whether [`Model::tensor`] answers for `id` without reading tensor data.
-    pub fn is_immediate(&self, id: TensorId) -> bool {
-        if self.is_ready() || self.is_settled(id) {
-            return true;
-        }
-        self.is_stored(id)
-            && self.layer_of(id).is_none_or(|l| {
-                let slot = &self.layers[l as usize];
-                slot.resolved.is_certain() || !matches!(slot.recognised.outcome, Outcome::Facts(_))
-            })
-    }
-
-    /// Fetches the facts that lie in tensor data, on `threads` threads, and returns when all are
-    /// known, or could not be read for a while. To be run in the background; requests that need
-    /// one earlier, or after it could not be read, fetch it themselves.
-    pub fn fetch_facts(&self, threads: usize) {
-        // Who waited in vain once is not made to wait again.
-        let tries = match self.gave_up.load(Ordering::Relaxed) {
-            true => 1,
-            false => RETRIES.len(),
-        };
-        for &wait in &RETRIES[..tries] {
-            if self.is_ready() {
-                return;
-            }
-            std::thread::sleep(wait);
-            self.fetch_facts_once(threads);
-            let all = self.layers.iter().all(|slot| slot.resolved.is_certain());
-            self.ready.store(all, Ordering::Release);
-        }
-        self.gave_up.store(true, Ordering::Relaxed);
-    }
-
-    fn fetch_facts_once(&self, threads: usize) {
-        let next = AtomicU32::new(0);
-        std::thread::scope(|scope| {
-            for _ in 0..threads.max(1) {
-                scope.spawn(|| {
-                    loop {
-                        let i = next.fetch_add(1, Ordering::Relaxed);
-                        if i >= self.layer_count() {
-                            break;
-                        }
-                        let _ = self.layer_answer(i);
-                    }
-                });
-            }
-        });
-    }
-
     /// Owner, permissions and mtime of a tensor's files: its source's, or the strictest of several.
     pub fn stat(&self, id: TensorId) -> Stat {
         let mut files = Vec::new();
@@ -396,98 +322,6 @@ impl Model {
                 }
             }
             Origin::Tied(of) => self.source_files(*of, out),
-        }
-    }
-
-    fn work_out(&self, id: TensorId) -> Answer<std::result::Result<Arc<Tensor>, String>> {
-        let made = |answer, certain| Answer { answer, certain };
-        if self.is_stored(id) {
-            let (tensor, certain) = self.stored(id);
-            return made(Ok(Arc::new(tensor)), certain);
-        }
-        let mut first_reason = None;
-        for recipe in &self.entries[id as usize].recipes {
-            match self.make(recipe) {
-                Ok(tensor) => return made(Ok(Arc::new(tensor)), true),
-                // A later recipe does not count: this one may yet be the better.
-                Err(Missing::Unread(why)) => return made(Err(why), false),
-                Err(Missing::Reason(why)) => {
-                    first_reason.get_or_insert(why);
-                }
-            }
-        }
-        made(Err(first_reason.unwrap_or_default()), true)
-    }
-
-    /// A stored tensor, and whether all about it is known.
-    fn stored(&self, id: TensorId) -> (Tensor, bool) {
-        let t = &self.catalog.tensors[id as usize];
-        let numeric = t.dtype.known().filter(|d| d.has_f32()).map(|d| Values {
-            shape: t.shape.clone(),
-            exact: d.exact_in_f32(),
-        });
-        let layer = self.layer_anchored_at(id);
-        let mut tensor = Tensor {
-            dtype: t.dtype.clone(),
-            shape: t.shape.clone(),
-            nbytes: t.nbytes,
-            values: numeric,
-            remark: None,
-            origin: Origin::Stored { layer },
-        };
-        let Some(layer) = layer else {
-            return (tensor, true);
-        };
-        let recognised = self.recognised(layer);
-        let Answer { answer, certain } = self.layer_answer(layer);
-        // Where the anchor has the float weight's own name its values are the layer's, or none.
-        if recognised.target == Target::Anchor {
-            tensor.values = answer.ok().map(Values::of_layer);
-        }
-        let method = recognised.method;
-        tensor.remark = answer
-            .err()
-            .map(|why| format!("{method} layer cannot be decoded: {why}"));
-        (tensor, certain)
-    }
-
-    fn make(&self, recipe: &candidates::Recipe) -> std::result::Result<Tensor, Missing> {
-        use candidates::Recipe;
-        match recipe {
-            Recipe::Fused {
-                rule,
-                prefix,
-                suffix,
-            } => self.fused(rule, prefix, suffix),
-            Recipe::Stacked {
-                rule,
-                set,
-                prefix,
-                suffix,
-                experts,
-            } => self.stacked(rule.parts[*set], prefix, suffix, *experts),
-            Recipe::Dequantized(layer) => {
-                let layer_values = Values::of_layer(self.settled_layer(*layer)?);
-                let nbytes = f32_bytes(&layer_values.shape)?;
-                Ok(Tensor {
-                    dtype: Dtype::F32.into(),
-                    shape: layer_values.shape.clone(),
-                    nbytes,
-                    values: Some(layer_values),
-                    origin: Origin::Dequantized { layer: *layer },
-                    remark: None,
-                })
-            }
-            Recipe::Tied { embedding } => {
-                let id = embedding.clone()?;
-                let id = self.id(&id).ok_or("its embedding is not there")?;
-                let of = self.settled(id)?;
-                Ok(Tensor {
-                    origin: Origin::Tied(id),
-                    remark: None,
-                    ..(**of).clone()
-                })
-            }
         }
     }
 }
