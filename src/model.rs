@@ -17,6 +17,7 @@ use crate::quant::{self, Layer, Missing, Outcome, Recognised};
 mod candidates;
 mod facts;
 mod fuse;
+mod joined;
 mod known;
 mod make;
 mod rules;

@@ -61,6 +61,8 @@ pub struct ModelOpt {
     /// With mixed precision: module → its own algorithm. Others are not quantised.
     layers: Option<HashMap<String, String>>,
     excluded: GlobSet,
+    /// Why nothing is excluded, where the list could not be used.
+    note: Option<String>,
 }
 
 impl Declared {
@@ -141,8 +143,11 @@ impl Declared {
 
     /// What a person should know of the config: which of its entries are not used.
     pub fn notes(&self) -> Vec<String> {
-        self.compressed_tensors()
-            .map_or(Vec::new(), config::Config::notes)
+        match self {
+            Declared::CompressedTensors(config) => config.notes(),
+            Declared::ModelOpt(opt) => opt.note.iter().cloned().collect(),
+            Declared::Nothing | Declared::Fp8(_) => Vec::new(),
+        }
     }
 
     /// Who says so, for reasons: `config.json (quant_method fp8)`.
@@ -240,11 +245,17 @@ impl ModelOpt {
                 }
             }
         }
+        let excluded = excluded.build();
+        let note = excluded
+            .as_ref()
+            .err()
+            .map(|e| format!("{file}: the modules it excludes cannot be told: {e}"));
         Some(ModelOpt {
             file,
             algorithm: algorithm.to_ascii_uppercase(),
             layers,
-            excluded: excluded.build().unwrap_or_default(),
+            excluded: excluded.unwrap_or_default(),
+            note,
         })
     }
 

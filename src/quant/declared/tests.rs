@@ -152,3 +152,18 @@ fn other_methods_declare_nothing() {
         assert!(matches!(d, Declared::Nothing));
     }
 }
+
+/// Otherwise every module counts as quantised, and nobody knows why.
+#[test]
+fn a_list_that_is_too_large_to_match_is_told() {
+    let many: Vec<String> = (0..20_000).map(|i| format!("*a{i}*b[xy]*{i}?")).collect();
+    let modelopt = |ignore: &[String]| {
+        config(json!({"quant_method": "modelopt", "quant_algo": "NVFP4", "ignore": ignore}))
+    };
+    let notes = modelopt(&many).notes();
+    assert!(
+        notes[0].contains("the modules it excludes cannot be told"),
+        "{notes:?}"
+    );
+    assert_eq!(modelopt(&many[..100]).notes(), Vec::<String>::new());
+}
