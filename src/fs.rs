@@ -111,11 +111,12 @@ impl Fs {
     /// The entry `name` of directory `parent`.
     ///
     /// # Errors
-    /// There is none ([`Error::NotFound`]).
+    /// There is none ([`Error::NotFound`]), or whether there is cannot be told for now (EIO): that
+    /// must not be remembered.
     pub fn lookup(&self, parent: u64, name: &str) -> Result<Attr> {
         let dir = self.node(parent)?;
         match self.layout.child(dir, name) {
-            Some(node) if self.layout.exists(node) => Ok(self.attr(node)),
+            Some(node) if self.layout.try_exists(node)? => Ok(self.attr(node)),
             _ => Err(Error::NotFound(format!("no '{name}' here"))),
         }
     }
@@ -131,7 +132,7 @@ impl Fs {
     /// There is no such inode.
     pub fn getattr(&self, ino: u64) -> Result<Attr> {
         let node = self.node(ino)?;
-        match self.layout.exists(node) {
+        match self.layout.try_exists(node)? {
             true => Ok(self.attr(node)),
             false => Err(no_such(ino)),
         }
@@ -195,7 +196,7 @@ impl Fs {
         if self.layout.kind(node) != Kind::File {
             return Err(Error::other(libc::EISDIR, "is a directory"));
         }
-        if !self.layout.exists(node) {
+        if !self.layout.try_exists(node)? {
             return Err(no_such(ino));
         }
         let same = !self.layout.source_changed(node);

@@ -4,6 +4,7 @@
 use std::sync::{Arc, OnceLock};
 
 use crate::catalog::{SourceFile, Stat};
+use crate::error::{Error, Result};
 use crate::export::Export;
 use crate::model::{Model, TensorId};
 use crate::tree::{Branch, DirIndex, NameTree};
@@ -257,26 +258,48 @@ impl Layout {
         self.tree().lookup(dir, name).map(|b| tree_node(dir, b))
     }
 
+    /// Whether the node is known to be there: [`Layout::try_exists`] without an error.
+    pub fn exists(&self, node: Node) -> bool {
+        self.try_exists(node).unwrap_or(false)
+    }
+
     /// Whether the node really is there: synthetic tensors may turn out not to exist, and not every
     /// tensor has an `f32` or a `.npy`. Waits for the tensor's own facts.
-    pub fn exists(&self, node: Node) -> bool {
+    ///
+    /// # Errors
+    /// EIO: a fact that tells could not be read. The next who asks may learn it; so nobody must
+    /// remember that there is none.
+    pub fn try_exists(&self, node: Node) -> Result<bool> {
         let Some(id) = node.tensor() else {
             return match node {
-                Node::TreeDir(i) => self.tree().dir(i).is_some(),
-                Node::File(i) => (i as usize) < self.other_files.len(),
-                _ => true,
+                Node::TreeDir(i) => Ok(self.tree().dir(i).is_some()),
+                Node::File(i) => Ok((i as usize) < self.other_files.len()),
+                Node::Top(Top::ModelJson | Top::IndexJson) | Node::Export(_) => {
+                    match self.model.is_whole() {
+                        true => Ok(true),
+                        false => Err(unread("shapes that its tensors hold cannot be read")),
+                    }
+                }
+                _ => Ok(true),
             };
         };
         if id >= self.model.id_count() {
-            return false;
+            return Ok(false);
         }
-        match (node, self.model.tensor(id)) {
+        let tensor = self.model.tensor(id);
+        // Of a stored tensor all but what is made of its layer is certain from its header.
+        let certain = matches!(node, Node::TensorDir(_) | Node::Raw(_)) && tensor.is_ok();
+        if !certain && !self.model.is_settled(id) {
+            let why = tensor.map_or_else(Some, |t| t.remark.as_deref());
+            return Err(unread(why.unwrap_or_default()));
+        }
+        Ok(match (node, tensor) {
             (_, Err(_)) => false,
             (Node::TreeLink(dir, _), Ok(_)) => self.tree().dir(dir).is_some(),
             (Node::F32(_) | Node::Preview(_), Ok(t)) => t.values.is_some(),
             (Node::Npy(_), Ok(_)) => self.model.npy_kind(id).is_some(),
             _ => true,
-        }
+        })
     }
 
     /// Directory, file or link.
@@ -294,18 +317,21 @@ impl Layout {
         use std::sync::atomic::Ordering::Relaxed;
         let tensor = |id| self.model.tensor(id).ok();
         match node {
-            Node::Top(Top::ModelJson) => *self
-                .model_json_len
-                .get_or_init(|| crate::meta::model_json(&self.model).len() as u64),
-            Node::Top(Top::IndexJson) => *self
-                .index_json_len
-                .get_or_init(|| crate::meta::index_json(&self.model).len() as u64),
+            Node::Top(Top::ModelJson) => self.once(&self.model_json_len, || {
+                crate::meta::model_json(&self.model).len() as u64
+            }),
+            Node::Top(Top::IndexJson) => self.once(&self.index_json_len, || {
+                crate::meta::index_json(&self.model).len() as u64
+            }),
             Node::Raw(id) => tensor(id).map_or(0, |t| t.nbytes),
             Node::F32(id) => tensor(id).and_then(|t| t.f32_len()).unwrap_or(0),
             Node::Meta(id) => {
                 let known = &self.meta_lens[id as usize];
                 if known.load(Relaxed) == 0 {
                     let len = crate::meta::meta_json(&self.model, id).len();
+                    if !self.model.is_settled(id) {
+                        return len as u64;
+                    }
                     known.store(len as u32, Relaxed);
                 }
                 u64::from(known.load(Relaxed))
@@ -319,10 +345,19 @@ impl Layout {
                 .and_then(|t| t.values.as_ref())
                 .map_or(0, |v| crate::preview::png_len(&v.shape)),
             Node::TreeLink(dir, id) => self.tree().link_target(&self.model, dir, id).len() as u64,
-            Node::Export(e) => *self.export_lens[e as usize]
-                .get_or_init(|| e.view(&self.model).map_or(0, |v| v.len())),
+            Node::Export(e) => self.once(&self.export_lens[e as usize], || {
+                e.view(&self.model).map_or(0, |v| v.len())
+            }),
             Node::File(i) => self.other_files.get(i as usize).map_or(0, |f| f.stat.len),
             _ => 0,
+        }
+    }
+
+    /// A length that depends on the whole model, kept once all of that is known.
+    fn once(&self, kept: &OnceLock<u64>, make: impl FnOnce() -> u64) -> u64 {
+        match self.model.is_whole() {
+            true => *kept.get_or_init(make),
+            false => make(),
         }
     }
 
@@ -365,6 +400,10 @@ impl Layout {
     pub fn other_file(&self, index: u32) -> Option<&Arc<SourceFile>> {
         self.other_files.get(index as usize)?.source.as_ref()
     }
+}
+
+fn unread(why: &str) -> Error {
+    Error::other(libc::EIO, format!("cannot be told for now: {why}"))
 }
 
 fn tree_node(dir: DirIndex, branch: Branch) -> Node {

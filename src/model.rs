@@ -7,128 +7,35 @@
 //! ([`crate::quant::Facts`]).
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
 
 use crate::catalog::{Catalog, Stat, natural};
-use crate::dtype::{Dtype, ElementType, numel};
 use crate::error::{Error, Result};
-use crate::quant::{self, Layer, Outcome, Recognised, Target};
+use crate::quant::{self, Layer, Missing, Outcome, Recognised};
 
 mod candidates;
+mod facts;
 mod file_names;
 mod fuse;
+mod joined;
+mod known;
+mod make;
 mod rules;
 mod same;
+mod tensor;
 mod tied;
 mod views;
 
 pub use rules::{FUSED, FusedRule, STACKED, StackedRule};
+pub use tensor::{Join, JoinOf, Origin, Part, Tensor, Values};
+
+use facts::LISTING_THREADS;
+use known::{Answer, Known};
 
 /// Identifies a tensor of a [`Model`]: stored ones first, by their index in the catalog, then the
 /// names that synthetic ones might have. The same at every mount of the same files.
 pub type TensorId = u32;
-
-/// A tensor of the model.
-#[derive(Clone)]
-pub struct Tensor {
-    /// Element type of `raw`.
-    pub dtype: ElementType,
-    /// Shape of `raw`.
-    pub shape: Box<[u64]>,
-    /// Length of `raw` in bytes.
-    pub nbytes: u64,
-    /// Its values as binary32, if it has any.
-    pub values: Option<Values>,
-    /// Where it comes from.
-    pub origin: Origin,
-    /// A remark for `ls --why`: why it is F32 and not stored words, for example.
-    pub remark: Option<String>,
-}
-
-/// The binary32 values of a tensor: what `f32` shows.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Values {
-    /// Their shape: `raw`'s own, save for packed weights, which have the real one.
-    pub shape: Box<[u64]>,
-    /// Whether no value of this dtype or format can have been rounded.
-    pub exact: bool,
-}
-
-impl Values {
-    /// Their number.
-    pub fn numel(&self) -> u64 {
-        numel(&self.shape).unwrap_or(0)
-    }
-}
-
-/// Where a tensor comes from.
-#[derive(Debug, Clone)]
-pub enum Origin {
-    /// A file holds it. If it belongs to a quantised layer as its weight, the layer's index.
-    Stored {
-        /// Index for [`Model::layer`], where the tensor is the anchor of a layer.
-        layer: Option<u32>,
-    },
-    /// Parts joined along an axis.
-    Fused(Join),
-    /// Experts stacked along a new first axis, each of one or more joined parts.
-    Stacked(Join),
-    /// The values of a quantised layer.
-    Dequantized {
-        /// Index for [`Model::layer`].
-        layer: u32,
-    },
-    /// Another tensor under a second name.
-    Tied(TensorId),
-}
-
-impl Origin {
-    /// The `kind` in JSON and extended attributes.
-    pub fn kind(&self) -> &'static str {
-        match self {
-            Origin::Stored { .. } => "stored",
-            Origin::Fused(_) => "fused",
-            Origin::Stacked(_) => "stacked",
-            Origin::Dequantized { .. } => "dequantized",
-            Origin::Tied(_) => "tied",
-        }
-    }
-}
-
-/// A join of tensors, stacked or not.
-#[derive(Debug, Clone)]
-pub struct Join {
-    /// The groups: one, or an expert each. Within a group parts are joined along `axis`.
-    pub groups: Vec<Vec<Part>>,
-    /// The axis that parts of a group are joined along, counted from the front of a part's shape
-    /// (for a stack: of the expert's own shape, without the new axis).
-    pub axis: usize,
-    /// What is joined.
-    pub of: JoinOf,
-}
-
-/// What a join takes of its parts.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum JoinOf {
-    /// Their stored bytes.
-    Raw,
-    /// Their values, as binary32.
-    Values,
-    /// Their stored bytes, which must be equal: it is that one.
-    Same,
-}
-
-/// A part of a join.
-#[derive(Debug, Clone, Copy)]
-pub struct Part {
-    /// Which tensor.
-    pub id: TensorId,
-    /// Where it begins along the axis, within its group.
-    pub start: u64,
-    /// Where it ends.
-    pub end: u64,
-}
 
 /// What to leave out when opening a model.
 #[derive(Debug, Clone, Copy)]
@@ -148,12 +55,12 @@ struct Entry {
     name: Arc<str>,
     /// Ways to make it, best first. Empty for a stored tensor.
     recipes: Vec<candidates::Recipe>,
-    tensor: OnceLock<std::result::Result<Arc<Tensor>, String>>,
+    tensor: Known<Arc<Tensor>>,
 }
 
 struct LayerSlot {
     recognised: Recognised,
-    resolved: OnceLock<std::result::Result<Layer, String>>,
+    resolved: Known<Layer>,
 }
 
 /// All tensors of a model directory.
@@ -165,8 +72,9 @@ pub struct Model {
     layers: Vec<LayerSlot>,
     /// Stored tensor → the layer it is a part of.
     layer_of: HashMap<u32, u32>,
-    has_facts: bool,
     ready: AtomicBool,
+    /// Whether [`Model::fetch_facts`] has had its time.
+    gave_up: AtomicBool,
     listing: OnceLock<Vec<TensorId>>,
     file_names: OnceLock<file_names::FileNames>,
 }
@@ -212,12 +120,12 @@ impl Model {
                 .into_iter()
                 .map(|recognised| LayerSlot {
                     recognised,
-                    resolved: OnceLock::new(),
+                    resolved: Known::new(),
                 })
                 .collect(),
             layer_of,
-            has_facts,
             ready: AtomicBool::new(!has_facts),
+            gave_up: AtomicBool::new(false),
             listing: OnceLock::new(),
             file_names: OnceLock::new(),
         }
@@ -255,36 +163,60 @@ impl Model {
         self.by_name.get(name).copied()
     }
 
-    /// What the tensor is, or why there is none of that name. Worked out once.
+    /// What the tensor is, or why there is none of that name. Worked out once, unless a fact that
+    /// it depends on cannot be read: then [`Model::is_settled`] says no, a stored tensor has no
+    /// values for now, and the next call tries again.
     ///
     /// # Errors
     /// The reason, as a sentence for a person.
     pub fn tensor(&self, id: TensorId) -> std::result::Result<&Arc<Tensor>, &str> {
-        let entry = &self.entries[id as usize];
-        entry
-            .tensor
-            .get_or_init(|| self.work_out(id).map(Arc::new))
-            .as_ref()
-            .map_err(String::as_str)
+        self.answer(id).answer
+    }
+
+    fn answer(&self, id: TensorId) -> Answer<std::result::Result<&Arc<Tensor>, &str>> {
+        self.entries[id as usize].tensor.get(|| self.work_out(id))
+    }
+
+    /// Whether what [`Model::tensor`] last answered stays so.
+    pub fn is_settled(&self, id: TensorId) -> bool {
+        self.entries[id as usize].tensor.is_certain()
+    }
+
+    /// The tensor, if all that it depends on could be read.
+    fn settled(&self, id: TensorId) -> std::result::Result<&Arc<Tensor>, Missing> {
+        let Answer { answer, certain } = self.answer(id);
+        match (certain, answer) {
+            (true, answer) => answer.map_err(Missing::from),
+            (false, Ok(tensor)) => Err(Missing::Unread(tensor.remark.clone().unwrap_or_default())),
+            (false, Err(why)) => Err(Missing::Unread(why.into())),
+        }
     }
 
     /// The tensor of that name.
     ///
     /// # Errors
-    /// [`Error::NotFound`], with the reason where there is one.
+    /// [`Error::NotFound`], with the reason where there is one; EIO where that is not known.
     pub fn find(&self, name: &str) -> Result<(TensorId, &Arc<Tensor>)> {
         let id = self
             .id(name)
             .ok_or_else(|| Error::NotFound(format!("no tensor '{name}'; 'stfs ls' lists them")))?;
-        match self.tensor(id) {
-            Ok(t) => Ok((id, t)),
-            Err(why) => Err(Error::NotFound(format!("no tensor '{name}': {why}"))),
-        }
+        self.described(id).map(|tensor| (id, tensor))
     }
 
-    /// The ids of all tensors that exist, in natural order of their names. Waits for facts.
+    /// The tensor, or the error of whoever wants its bytes.
+    fn described(&self, id: TensorId) -> Result<&Arc<Tensor>> {
+        let Answer { answer, certain } = self.answer(id);
+        answer.map_err(|why| match certain {
+            true => Error::NotFound(format!("no tensor '{}': {why}", self.name(id))),
+            false => Error::other(libc::EIO, format!("'{}': {why}", self.name(id))),
+        })
+    }
+
+    /// The ids of all tensors that exist, in natural order of their names. Waits for facts; a
+    /// synthetic tensor whose facts cannot be read, not even after a while, is not among them.
     pub fn listing(&self) -> &[TensorId] {
         self.listing.get_or_init(|| {
+            self.fetch_facts(LISTING_THREADS);
             let mut ids: Vec<TensorId> = (0..self.id_count())
                 .filter(|&id| self.is_stored(id) || self.tensor(id).is_ok())
                 .collect();
@@ -319,11 +251,27 @@ impl Model {
 
     /// A recognised layer, decodable or not.
     pub fn layer(&self, index: u32) -> (&Recognised, std::result::Result<&Layer, &str>) {
+        (self.recognised(index), self.layer_answer(index).answer)
+    }
+
+    fn layer_answer(&self, index: u32) -> Answer<std::result::Result<&Layer, &str>> {
         let slot = &self.layers[index as usize];
-        let resolved = slot
-            .resolved
-            .get_or_init(|| slot.recognised.resolve(&self.catalog));
-        (&slot.recognised, resolved.as_ref().map_err(String::as_str))
+        slot.resolved.get(|| {
+            let resolved = slot.recognised.resolve(&self.catalog);
+            Answer {
+                certain: !matches!(resolved, Err(Missing::Unread(_))),
+                answer: resolved.map_err(|why| why.text().to_string()),
+            }
+        })
+    }
+
+    /// The layer, or whether it is for good that there is none.
+    fn settled_layer(&self, index: u32) -> std::result::Result<&Layer, Missing> {
+        let Answer { answer, certain } = self.layer_answer(index);
+        answer.map_err(|why| match certain {
+            true => Missing::Reason(why.into()),
+            false => Missing::Unread(why.into()),
+        })
     }
 
     /// A recognised layer, without asking whether it can be decoded (which may read facts).
@@ -346,46 +294,6 @@ impl Model {
         let layer = self.layer_of(stored)?;
         let parts = &self.layers[layer as usize].recognised.parts;
         (parts.first() == Some(&stored)).then_some(layer)
-    }
-
-    /// Whether everything is known without reading tensor data (any more).
-    pub fn is_ready(&self) -> bool {
-        self.ready.load(Ordering::Acquire)
-    }
-
-    /// Whether [`Model::tensor`] answers for `id` without reading tensor data.
-    pub fn is_immediate(&self, id: TensorId) -> bool {
-        if self.is_ready() || self.entries[id as usize].tensor.get().is_some() {
-            return true;
-        }
-        self.is_stored(id)
-            && self.layer_of(id).is_none_or(|l| {
-                let slot = &self.layers[l as usize];
-                slot.resolved.get().is_some()
-                    || !matches!(slot.recognised.outcome, Outcome::Facts(_))
-            })
-    }
-
-    /// Fetches the facts that lie in tensor data, on `threads` threads, and returns when all are
-    /// known. To be run in the background; requests that need one earlier fetch it themselves.
-    pub fn fetch_facts(&self, threads: usize) {
-        if self.has_facts && !self.is_ready() {
-            let next = std::sync::atomic::AtomicU32::new(0);
-            std::thread::scope(|scope| {
-                for _ in 0..threads.max(1) {
-                    scope.spawn(|| {
-                        loop {
-                            let i = next.fetch_add(1, Ordering::Relaxed);
-                            if i >= self.layer_count() {
-                                break;
-                            }
-                            let _ = self.layer(i).1;
-                        }
-                    });
-                }
-            });
-        }
-        self.ready.store(true, Ordering::Release);
     }
 
     /// Owner, permissions and mtime of a tensor's files: its source's, or the strictest of several.
@@ -420,92 +328,6 @@ impl Model {
             Origin::Tied(of) => self.source_files(*of, out),
         }
     }
-
-    fn work_out(&self, id: TensorId) -> std::result::Result<Tensor, String> {
-        if self.is_stored(id) {
-            return Ok(self.stored(id));
-        }
-        let mut first_reason = None;
-        for recipe in &self.entries[id as usize].recipes {
-            match self.make(recipe) {
-                Ok(tensor) => return Ok(tensor),
-                Err(why) => {
-                    first_reason.get_or_insert(why);
-                }
-            }
-        }
-        Err(first_reason.unwrap_or_default())
-    }
-
-    fn stored(&self, id: TensorId) -> Tensor {
-        let t = &self.catalog.tensors[id as usize];
-        let layer = self.layer_anchored_at(id);
-        let numeric = t.dtype.known().filter(|d| d.has_f32()).map(|d| Values {
-            shape: t.shape.clone(),
-            exact: d.exact_in_f32(),
-        });
-        // Where the anchor has the float weight's own name its values are the layer's, or none.
-        let anchored =
-            layer.filter(|&l| self.layers[l as usize].recognised.target == Target::Anchor);
-        let values = match anchored {
-            None => numeric,
-            Some(l) => self.layer(l).1.ok().map(Values::of_layer),
-        };
-        Tensor {
-            dtype: t.dtype.clone(),
-            shape: t.shape.clone(),
-            nbytes: t.nbytes,
-            values,
-            remark: layer.and_then(|l| self.layer(l).1.err()).map(|why| {
-                format!(
-                    "{} layer cannot be decoded: {why}",
-                    self.layers[layer.unwrap_or(0) as usize].recognised.method
-                )
-            }),
-            origin: Origin::Stored { layer },
-        }
-    }
-
-    fn make(&self, recipe: &candidates::Recipe) -> std::result::Result<Tensor, String> {
-        use candidates::Recipe;
-        match recipe {
-            Recipe::Fused {
-                rule,
-                prefix,
-                suffix,
-            } => self.fused(rule, prefix, suffix),
-            Recipe::Stacked {
-                rule,
-                set,
-                prefix,
-                suffix,
-                experts,
-            } => self.stacked(rule.parts[*set], prefix, suffix, *experts),
-            Recipe::Dequantized(layer) => {
-                let (_, resolved) = self.layer(*layer);
-                let layer_values = Values::of_layer(resolved.map_err(str::to_string)?);
-                let nbytes = f32_bytes(&layer_values.shape)?;
-                Ok(Tensor {
-                    dtype: Dtype::F32.into(),
-                    shape: layer_values.shape.clone(),
-                    nbytes,
-                    values: Some(layer_values),
-                    origin: Origin::Dequantized { layer: *layer },
-                    remark: None,
-                })
-            }
-            Recipe::Tied { embedding } => {
-                let id = embedding.clone()?;
-                let id = self.id(&id).ok_or("its embedding is not there")?;
-                let of = self.tensor(id).map_err(str::to_string)?;
-                Ok(Tensor {
-                    origin: Origin::Tied(id),
-                    remark: None,
-                    ..(**of).clone()
-                })
-            }
-        }
-    }
 }
 
 impl Entry {
@@ -513,23 +335,7 @@ impl Entry {
         Entry {
             name,
             recipes,
-            tensor: OnceLock::new(),
+            tensor: Known::new(),
         }
     }
-}
-
-impl Values {
-    fn of_layer(layer: &Layer) -> Values {
-        Values {
-            shape: layer.shape.clone(),
-            exact: layer.exact,
-        }
-    }
-}
-
-/// Bytes of a binary32 tensor of that shape, or a reason.
-fn f32_bytes(shape: &[u64]) -> std::result::Result<u64, String> {
-    numel(shape)
-        .and_then(|n| Dtype::F32.bytes(n))
-        .ok_or_else(|| format!("its values {shape:?} would overflow 64 bits"))
 }

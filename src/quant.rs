@@ -10,9 +10,12 @@
 //! are evaluated in IEEE binary32, round to nearest even, in the order the formula is written,
 //! without fused multiply-add and without flushing subnormals.
 
+use std::cell::OnceCell;
 use std::sync::Arc;
 
+use self::declared::Declared;
 use crate::catalog::{Catalog, StoredTensor};
+use crate::dtype::Dtype;
 use crate::error::Result;
 use crate::view::{SharedView, StoredBytes};
 
@@ -26,16 +29,20 @@ mod fp8;
 mod gpt_oss;
 mod gptq;
 mod int8;
+mod missing;
 mod mlx;
 mod modelopt;
 mod module;
 mod packed_linear;
 mod parts;
+mod read;
 mod scale_grid;
 mod scaled;
 pub(crate) mod simd;
 #[cfg(test)]
 pub(crate) mod testing;
+
+pub use missing::Missing;
 
 /// Every format, in the order in which they are asked. The first that recognises an anchor has it.
 pub const FORMATS: &[&dyn Format] = &[
@@ -52,15 +59,49 @@ pub const FORMATS: &[&dyn Format] = &[
 
 /// A weight format.
 pub trait Format: Sync {
-    /// Prepares for one model: parses what its configs say, once. `None` if the model cannot hold
-    /// this format at all (then no tensor is asked about).
-    fn open<'a>(&self, catalog: &'a Catalog) -> Option<Box<dyn Recogniser + 'a>>;
+    /// Prepares for one model. `None` if the model cannot hold this format at all (then no tensor
+    /// is asked about).
+    fn open<'a>(&self, opened: &'a Opened<'a>) -> Option<Box<dyn Recogniser + 'a>>;
 
     /// What a person should know of the model beyond each layer's outcome, such as that its config
     /// was overruled: for `ls --why`.
-    fn remarks(&self, catalog: &Catalog) -> Vec<String> {
-        let _ = catalog;
+    fn remarks(&self, opened: &Opened<'_>) -> Vec<String> {
+        let _ = opened;
         Vec::new()
+    }
+
+    /// Last components of names that hold what describes this format's weights, not weights: in a
+    /// quantised model they count for no parameters, whichever layer they belong to.
+    fn siblings(&self) -> &'static [&'static str] {
+        &[]
+    }
+}
+
+/// A model that the formats are asked about, with what they share.
+pub struct Opened<'a> {
+    catalog: &'a Catalog,
+    declared: OnceCell<Declared>,
+}
+
+impl<'a> Opened<'a> {
+    fn new(catalog: &'a Catalog) -> Opened<'a> {
+        Opened {
+            catalog,
+            declared: OnceCell::new(),
+        }
+    }
+
+    /// Whether any tensor has a dtype such as `wanted`.
+    fn has(&self, wanted: impl Fn(Dtype) -> bool) -> bool {
+        let mut known = self.catalog.tensors.iter().map(|t| t.dtype.known());
+        known.any(|dtype| dtype.is_some_and(&wanted))
+    }
+
+    /// What the configs declare: parsed once, when the first format has a tensor to ask about. It
+    /// may be long, and holds expressions to compile.
+    fn declared(&self) -> &Declared {
+        self.declared
+            .get_or_init(|| Declared::new(&self.catalog.configs))
     }
 }
 
@@ -196,7 +237,8 @@ pub trait Kernel: Send + Sync {
 
 /// Asks every format about every stored tensor.
 pub fn recognise(catalog: &Catalog) -> Vec<Recognised> {
-    let open: Vec<_> = FORMATS.iter().filter_map(|f| f.open(catalog)).collect();
+    let opened = Opened::new(catalog);
+    let open: Vec<_> = FORMATS.iter().filter_map(|f| f.open(&opened)).collect();
     if open.is_empty() {
         return Vec::new();
     }
@@ -205,30 +247,40 @@ pub fn recognise(catalog: &Catalog) -> Vec<Recognised> {
         let first = open.iter().find_map(|f| f.recognise(index as u32, tensor));
         found.extend(first);
     }
+    for note in opened.declared.get().map(Declared::notes).iter().flatten() {
+        log::warn!("{note}");
+    }
     found
 }
 
 /// What the formats have to say of the model as a whole, for `ls --why`.
 pub fn remarks(catalog: &Catalog) -> Vec<String> {
-    FORMATS.iter().flat_map(|f| f.remarks(catalog)).collect()
+    let opened = Opened::new(catalog);
+    FORMATS.iter().flat_map(|f| f.remarks(&opened)).collect()
+}
+
+/// Whether tensors whose names end in the component `last` describe weights of some format.
+pub fn is_sibling(last: &str) -> bool {
+    FORMATS.iter().any(|f| f.siblings().contains(&last))
 }
 
 impl Recognised {
     /// The layer, with the facts fetched that lie in tensor data.
     ///
     /// # Errors
-    /// Why there is no layer, as a reason for a person.
-    pub fn resolve(&self, catalog: &Catalog) -> std::result::Result<Layer, String> {
+    /// Why there is no layer; [`Missing::Unread`] where the facts could not be read.
+    pub fn resolve(&self, catalog: &Catalog) -> std::result::Result<Layer, Missing> {
         match &self.outcome {
             Outcome::Layer(layer) => Ok(layer.clone()),
-            Outcome::Damaged(reason) => Err(reason.clone()),
+            Outcome::Damaged(reason) => Err(Missing::Reason(reason.clone())),
             Outcome::Facts(facts) => {
                 let mut bytes = Vec::with_capacity(facts.sources.len());
                 for &i in &facts.sources {
                     let view = stored(catalog, i);
-                    bytes.push(crate::view::read_all(&*view).map_err(|e| e.to_string())?);
+                    let read = crate::view::read_all(&*view);
+                    bytes.push(read.map_err(|e| Missing::Unread(e.to_string()))?);
                 }
-                (facts.finish)(&bytes)
+                (facts.finish)(&bytes).map_err(Missing::Reason)
             }
         }
     }

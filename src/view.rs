@@ -24,7 +24,7 @@ mod recent;
 pub use bytes::{Bytes, Deferred, StoredBytes};
 pub use cast::Cast;
 pub use concat::Concat;
-pub use floats::{FloatSource, Floats, TileSource, Tiled};
+pub use floats::{FloatSource, Floats};
 pub use npy::{Npy, npy_header};
 pub use recent::Recent;
 

@@ -8,8 +8,8 @@ use crate::error::{Error, Result};
 use crate::model::{Model, TensorId};
 use crate::view::{SharedView, View};
 
-/// Computed views that are kept between reads. A sequential reader needs one or two; a view may
-/// hold tiles, so keeping all of a large model's would hold gigabytes.
+/// Computed views that are kept between reads. A sequential reader needs one or two; a dropped view
+/// takes along its tiles, for which all views together have one budget.
 const KEPT: usize = 4;
 
 /// A tensor at its place in the file.

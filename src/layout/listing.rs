@@ -8,7 +8,8 @@ use crate::tree::DirIndex;
 
 impl Layout {
     /// Calls `add(position, name, node)` for the entries of `dir` from position `from` on, until it
-    /// answers `false`. Positions are stable. Waits for facts where the listing depends on them.
+    /// answers `false`. Positions are stable. Waits for facts where the listing depends on them;
+    /// what depends on one that cannot be read is left out.
     pub fn list(&self, dir: Node, from: u64, mut add: impl FnMut(u64, &str, Node) -> bool) {
         let from = usize::try_from(from).unwrap_or(usize::MAX);
         let mut each = |entries: &mut dyn Iterator<Item = (Cow<str>, Node)>| {
@@ -22,6 +23,7 @@ impl Layout {
         match dir {
             Node::Top(Top::Root) => each(
                 &mut Top::entries()
+                    .filter(|(top, ..)| self.exists(Node::Top(*top)))
                     .skip(from)
                     .map(|(top, name, _)| (name.into(), Node::Top(top))),
             ),
@@ -40,6 +42,7 @@ impl Layout {
             Node::Top(Top::Export) => each(
                 &mut Export::ALL
                     .into_iter()
+                    .filter(|e| self.exists(Node::Export(*e)))
                     .skip(from)
                     .map(|e| (e.name().into(), Node::Export(e))),
             ),

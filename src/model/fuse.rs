@@ -1,11 +1,14 @@
 //! The one engine that joins: whether parts fit, along which axis, as stored bytes or as values.
 
+use super::joined::{origin, stack_shape};
 use super::rules::FusedRule;
-use super::{Join, JoinOf, Model, Origin, Part, Tensor, TensorId, Values, f32_bytes};
+use super::tensor::f32_bytes;
+use super::{JoinOf, Model, Tensor, TensorId, Values};
 use crate::dtype::{Dtype, ElementType, numel};
-use crate::quant::{self, Component, Layer, Target};
+use crate::quant::{self, Component, Layer, Missing, Target};
 
-type Reason = String;
+/// Why parts do not join.
+pub(super) type Reason = String;
 
 /// How a part of a fusion counts.
 enum Class<'a> {
@@ -17,12 +20,6 @@ enum Class<'a> {
     Values,
 }
 
-/// What a group's parts (one expert's, or the whole fusion's) become.
-struct Joined {
-    shape: Vec<u64>,
-    parts: Vec<Part>,
-}
-
 impl Model {
     /// `P.<fused>.S`.
     pub(super) fn fused(
@@ -30,7 +27,7 @@ impl Model {
         rule: &FusedRule,
         prefix: &str,
         suffix: &str,
-    ) -> Result<Tensor, Reason> {
+    ) -> Result<Tensor, Missing> {
         let ids = self.part_ids(prefix, rule.parts, suffix)?;
         self.join(vec![ids], suffix, false)
     }
@@ -42,7 +39,7 @@ impl Model {
         prefix: &str,
         suffix: &str,
         experts: u32,
-    ) -> Result<Tensor, Reason> {
+    ) -> Result<Tensor, Missing> {
         let groups = (0..experts)
             .map(|e| self.part_ids(&format!("{prefix}{e}."), parts, suffix))
             .collect::<Result<Vec<_>, _>>()?;
@@ -54,7 +51,7 @@ impl Model {
         prefix: &str,
         parts: &[&str],
         suffix: &str,
-    ) -> Result<Vec<TensorId>, Reason> {
+    ) -> Result<Vec<TensorId>, Missing> {
         parts
             .iter()
             .map(|part| {
@@ -62,9 +59,9 @@ impl Model {
                 let id = self
                     .id(&name)
                     .ok_or_else(|| format!("needs '{name}', which the model does not have"))?;
-                match self.tensor(id) {
+                match self.settled(id) {
                     Ok(_) => Ok(id),
-                    Err(why) => Err(format!("needs '{name}': {why}")),
+                    Err(why) => Err(why.within(format_args!("needs '{name}'"))),
                 }
             })
             .collect()
@@ -75,22 +72,23 @@ impl Model {
         groups: Vec<Vec<TensorId>>,
         suffix: &str,
         stacked: bool,
-    ) -> Result<Tensor, Reason> {
+    ) -> Result<Tensor, Missing> {
         let all: Vec<TensorId> = groups.iter().flatten().copied().collect();
         let classes = all
             .iter()
             .map(|&id| self.classify(id, suffix))
             .collect::<Result<Vec<_>, _>>()?;
         if classes.iter().all(|c| matches!(c, Class::Plain)) {
-            return self.join_plain(&groups, suffix, stacked);
+            return Ok(self.join_plain(&groups, suffix, stacked)?);
         }
         if let Some(plain) = classes.iter().position(|c| matches!(c, Class::Plain)) {
             return Err(format!(
                 "'{}' is stored as plain numbers, other parts belong to a quantised layer: they do not join",
                 self.name(all[plain])
-            ));
+            )
+            .into());
         }
-        let words = self.words_join(&groups, &classes, suffix, stacked);
+        let words = self.join_words(&groups, &classes, stacked);
         match words {
             Ok(tensor) => Ok(tensor),
             // The weight exists all the same, as values; its scales do not.
@@ -100,24 +98,24 @@ impl Model {
                     .then(|| format!("is F32 values, without stored words and scales: {why}"));
                 Ok(tensor)
             }
-            Err(why) => Err(why),
+            Err(why) => Err(why.into()),
         }
     }
 
     /// What a part is, or why nothing can be made of it.
-    fn classify(&self, id: TensorId, suffix: &str) -> Result<Class<'_>, Reason> {
+    fn classify(&self, id: TensorId, suffix: &str) -> Result<Class<'_>, Missing> {
         if !self.is_stored(id) {
             return Ok(Class::Values);
         }
         let Some(index) = self.layer_of(id) else {
             return Ok(Class::Plain);
         };
-        let (recognised, layer) = self.layer(index);
-        let layer = layer.map_err(|why| {
-            format!(
-                "'{}' belongs to a layer that cannot be decoded: {why}",
+        let recognised = self.recognised(index);
+        let layer = self.settled_layer(index).map_err(|why| {
+            why.within(format_args!(
+                "'{}' belongs to a layer that cannot be decoded",
                 self.name(id)
-            )
+            ))
         })?;
         if let Some(component) = layer
             .components
@@ -134,7 +132,8 @@ impl Model {
                 "'{}' of a {} layer does not join",
                 self.name(id),
                 recognised.method
-            )),
+            )
+            .into()),
         }
     }
 
@@ -159,11 +158,10 @@ impl Model {
     }
 
     /// Joins stored words, scales or zero points, if all of the layers' components join.
-    fn words_join(
+    fn join_words(
         &self,
         groups: &[Vec<TensorId>],
         classes: &[Class<'_>],
-        suffix: &str,
         stacked: bool,
     ) -> Result<Tensor, Reason> {
         let mut layers = Vec::with_capacity(classes.len());
@@ -175,47 +173,55 @@ impl Model {
             }
         }
         let (first, component) = layers[0];
-        let per_group = groups[0].len();
-        for (layer, _) in &layers {
-            if layer.compatible != first.compatible {
-                return Err(format!(
-                    "parts are stored differently ({} and {})",
-                    first.compatible, layer.compatible
-                ));
-            }
+        let layers: Vec<&Layer> = layers.iter().map(|(layer, _)| *layer).collect();
+        if let Some(other) = layers.iter().find(|l| l.compatible != first.compatible) {
+            return Err(format!(
+                "parts are stored differently ({} and {})",
+                first.compatible, other.compatible
+            ));
         }
+        let per_group = groups[0].len();
         // Together or not at all: every component of the layers must join, not just this one.
         for c in &first.components {
-            let mut same = Vec::with_capacity(layers.len());
-            for (i, (layer, _)) in layers.iter().enumerate() {
-                let other = layer
-                    .components
-                    .iter()
-                    .find(|o| o.suffix == c.suffix)
-                    .ok_or_else(|| format!("one part has no {}", c.suffix))?;
-                if let quant::Join::Never(why) = other.join {
-                    return Err(why.to_string());
-                }
-                if other.join != c.join {
-                    return Err(format!("{} of the parts is stored differently", c.suffix));
-                }
-                if !other.whole && (i + 1) % per_group != 0 {
-                    return Err(format!(
-                        "'{}' does not end at a whole block, so another part cannot follow it",
-                        self.name(other.tensor)
-                    ));
-                }
-                same.push(other.tensor);
-            }
+            let same = self.same_components(&layers, c, per_group)?;
             let grouped: Vec<Vec<TensorId>> = same.chunks(per_group).map(<[_]>::to_vec).collect();
             self.component_join(&grouped, c.join, stacked)?;
         }
-        let _ = suffix;
         let mut tensor = self.component_join(groups, component.join, stacked)?;
         if let Some(values) = self.joined_values(groups, stacked, component) {
             tensor.values = Some(values?);
         }
         Ok(tensor)
+    }
+
+    /// The tensors that are to the `layers` what `component` is to the first of them, if they are
+    /// stored alike and one can follow the other in groups of `per_group`.
+    fn same_components(
+        &self,
+        layers: &[&Layer],
+        component: &Component,
+        per_group: usize,
+    ) -> Result<Vec<TensorId>, Reason> {
+        let suffix = component.suffix;
+        let mut same = Vec::with_capacity(layers.len());
+        for (i, layer) in layers.iter().enumerate() {
+            let other = layer.components.iter().find(|o| o.suffix == suffix);
+            let other = other.ok_or_else(|| format!("one part has no {suffix}"))?;
+            if let quant::Join::Never(why) = other.join {
+                return Err(why.to_string());
+            }
+            if other.join != component.join {
+                return Err(format!("{suffix} of the parts is stored differently"));
+            }
+            if !other.whole && (i + 1) % per_group != 0 {
+                return Err(format!(
+                    "'{}' does not end at a whole block, so another part cannot follow it",
+                    self.name(other.tensor)
+                ));
+            }
+            same.push(other.tensor);
+        }
+        Ok(same)
     }
 
     /// The values of joined words, where the words carry the float weight's own name.
@@ -226,7 +232,7 @@ impl Model {
         component: &Component,
     ) -> Option<Result<Values, Reason>> {
         let layer = self.layer_of(component.tensor)?;
-        let (recognised, _) = self.layer(layer);
+        let recognised = self.recognised(layer);
         let is_weight = recognised.target == Target::Anchor
             && recognised.parts.first() == Some(&component.tensor);
         is_weight.then(|| {
@@ -329,117 +335,5 @@ impl Model {
             origin: origin(joined, axis, JoinOf::Values, stacked),
             remark: None,
         })
-    }
-
-    /// The joined shape of every group; all groups must come out alike.
-    fn join_shapes(
-        &self,
-        groups: &[Vec<TensorId>],
-        axis: usize,
-        of: JoinOf,
-    ) -> Result<Vec<Joined>, Reason> {
-        let shape_of = |id| match of {
-            JoinOf::Values => self.values_shape(id),
-            _ => self.shape(id),
-        };
-        let first_id = groups[0][0];
-        let first = shape_of(first_id);
-        let mut out: Vec<Joined> = Vec::with_capacity(groups.len());
-        for ids in groups {
-            let mut parts = Vec::with_capacity(ids.len());
-            let mut at = 0u64;
-            for &id in ids {
-                let shape = shape_of(id);
-                let fits = shape.len() == first.len()
-                    && (0..shape.len())
-                        .all(|d| shape[d] == first[d] || (d == axis && of != JoinOf::Same));
-                if !fits {
-                    return Err(format!(
-                        "shapes do not fit along axis {axis}: '{}' is {first:?}, '{}' is {shape:?}",
-                        self.name(first_id),
-                        self.name(id)
-                    ));
-                }
-                let rows = shape.get(axis).copied().unwrap_or(1);
-                let end = match of {
-                    JoinOf::Same => rows,
-                    _ => at
-                        .checked_add(rows)
-                        .ok_or("the joined shape would overflow")?,
-                };
-                let start = if of == JoinOf::Same { 0 } else { at };
-                parts.push(Part { id, start, end });
-                at = end;
-            }
-            let mut shape = first.to_vec();
-            if let Some(d) = shape.get_mut(axis) {
-                *d = at;
-            }
-            if let Some(one) = out.first()
-                && one.shape != shape
-            {
-                return Err(format!(
-                    "experts differ: '{}' makes {:?}, '{}' makes {shape:?}",
-                    self.name(first_id),
-                    one.shape,
-                    self.name(ids[0])
-                ));
-            }
-            out.push(Joined { shape, parts });
-        }
-        Ok(out)
-    }
-
-    /// A row of every part must be whole bytes, or parts cannot stand side by side (F4, F6).
-    fn whole_rows(
-        &self,
-        groups: &[Vec<TensorId>],
-        dtype: &ElementType,
-        axis: usize,
-    ) -> Result<(), Reason> {
-        let Some(d) = dtype.known().filter(|d| d.bits() % 8 != 0) else {
-            return Ok(());
-        };
-        for &id in groups.iter().flatten() {
-            let row = numel(&self.shape(id)[axis..]).and_then(|n| d.bytes(n));
-            if row.is_none() {
-                return Err(format!(
-                    "a row of '{}' is no whole number of bytes in {d}",
-                    self.name(id)
-                ));
-            }
-        }
-        Ok(())
-    }
-
-    fn shape(&self, id: TensorId) -> &[u64] {
-        self.tensor(id).map_or(&[], |t| &t.shape)
-    }
-
-    fn values_shape(&self, id: TensorId) -> &[u64] {
-        self.tensor(id)
-            .ok()
-            .and_then(|t| t.values.as_ref())
-            .map_or(&[], |v| &v.shape)
-    }
-}
-
-fn stack_shape(joined: &[Joined], stacked: bool) -> Vec<u64> {
-    let mut shape = joined.first().map(|j| j.shape.clone()).unwrap_or_default();
-    if stacked {
-        shape.insert(0, joined.len() as u64);
-    }
-    shape
-}
-
-fn origin(joined: Vec<Joined>, axis: usize, of: JoinOf, stacked: bool) -> Origin {
-    let join = Join {
-        groups: joined.into_iter().map(|j| j.parts).collect(),
-        axis,
-        of,
-    };
-    match stacked {
-        true => Origin::Stacked(join),
-        false => Origin::Fused(join),
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::same::Same;
 use super::{Join, JoinOf, Model, Origin, Part, Tensor, TensorId};
 use crate::error::{Error, Result};
-use crate::quant::Target;
+use crate::quant::{self, Missing, Target};
 use crate::view::{Cast, Concat, Npy, SharedView, StoredBytes, npy_header};
 
 /// A tensor's `.npy`: NumPy's dtype and shape, and whether the array is `raw` or `f32`.
@@ -31,19 +31,7 @@ impl NpyKind {
     }
 }
 
-impl Tensor {
-    /// Length of `f32` in bytes, if there is one.
-    pub fn f32_len(&self) -> Option<u64> {
-        self.values.as_ref().map(|v| v.numel() * 4)
-    }
-}
-
 impl Model {
-    fn described(&self, id: TensorId) -> Result<&Arc<Tensor>> {
-        self.tensor(id)
-            .map_err(|why| Error::NotFound(format!("no tensor '{}': {why}", self.name(id))))
-    }
-
     /// Whether a tensor's values come from a quantised layer, under the stored tensor's own name.
     fn decoded_layer(&self, tensor: &Tensor) -> Option<u32> {
         match tensor.origin {
@@ -149,8 +137,11 @@ impl Model {
     }
 
     fn layer_values(&self, layer: u32) -> Result<SharedView> {
-        let (recognised, resolved) = self.layer(layer);
-        let layer = resolved.map_err(|why| Error::NotFound(why.to_string()))?;
+        let recognised = self.recognised(layer);
+        let layer = self.settled_layer(layer).map_err(|why| match why {
+            Missing::Reason(why) => Error::NotFound(why),
+            Missing::Unread(why) => Error::other(libc::EIO, why),
+        })?;
         layer.kernel.view(&recognised.raw_parts(&self.catalog))
     }
 
@@ -216,33 +207,6 @@ fn values_kind(shape: &[u64]) -> NpyKind {
     }
 }
 
-/// Last components of names that hold what describes weights, not weights: in a quantised model
-/// they count for no parameters, whichever layer they belong to.
-const NOT_PARAMETERS: &[&str] = &[
-    "scales",
-    "qzeros",
-    "g_idx",
-    "weight_scale",
-    "weight_scale_2",
-    "weight_scale_inv",
-    "weight_zero_point",
-    "weight_shape",
-    "weight_g_idx",
-    "weight_global_scale",
-    "input_scale",
-    "input_global_scale",
-    "input_zero_point",
-    "output_scale",
-    "activation_scale",
-    "k_scale",
-    "v_scale",
-    "pre_quant_scale",
-    "SCB",
-    "absmax",
-    "quant_map",
-    "weight_format",
-];
-
 impl Model {
     /// How many weights a stored tensor holds: packed words count what they pack, a layer's scales
     /// and indexes nothing.
@@ -251,7 +215,7 @@ impl Model {
         match self.layer_of(stored) {
             None => {
                 let last = tensor.name.rsplit('.').next().unwrap_or_default();
-                match self.layer_count() > 0 && NOT_PARAMETERS.contains(&last) {
+                match self.layer_count() > 0 && quant::is_sibling(last) {
                     true => 0,
                     false => tensor.numel(),
                 }

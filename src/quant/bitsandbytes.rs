@@ -16,7 +16,9 @@ use std::sync::Arc;
 use super::module::{Module, elsewhere};
 use super::scale_grid::ScaleGrid;
 use super::scaled::{Extra, ScaledKernel};
-use super::{Component, Facts, Format, Join, Layer, Outcome, Recognised, Recogniser, Target};
+use super::{
+    Component, Facts, Format, Join, Layer, Opened, Outcome, Recognised, Recogniser, Target,
+};
 use crate::catalog::{Catalog, StoredTensor};
 use crate::dtype::Dtype;
 
@@ -49,11 +51,16 @@ const ONE_127TH: f32 = f32::from_bits(0x3C01_0204);
 const NEVER: &str = "bitsandbytes' blocks and statistics belong to one weight";
 
 impl Format for FourBit {
-    fn open<'a>(&self, catalog: &'a Catalog) -> Option<Box<dyn Recogniser + 'a>> {
+    fn open<'a>(&self, opened: &'a Opened<'a>) -> Option<Box<dyn Recogniser + 'a>> {
+        let catalog = opened.catalog;
         let ours =
             |name: &str| name.ends_with(ABSMAX) || STATES.iter().any(|state| name.ends_with(state));
         let some = catalog.tensors.iter().any(|t| ours(&t.name));
         some.then(|| Box::new(FourBits(catalog)) as Box<dyn Recogniser + 'a>)
+    }
+
+    fn siblings(&self) -> &'static [&'static str] {
+        &["absmax", "quant_map"]
     }
 }
 
@@ -145,10 +152,15 @@ fn unjoinable(tensor: u32) -> Component {
 }
 
 impl Format for EightBit {
-    fn open<'a>(&self, catalog: &'a Catalog) -> Option<Box<dyn Recogniser + 'a>> {
+    fn open<'a>(&self, opened: &'a Opened<'a>) -> Option<Box<dyn Recogniser + 'a>> {
+        let catalog = opened.catalog;
         let ours = |name: &str| name.ends_with("SCB") || name.ends_with("weight_format");
         let some = catalog.tensors.iter().any(|t| ours(&t.name));
         some.then(|| Box::new(EightBits(catalog)) as Box<dyn Recogniser + 'a>)
+    }
+
+    fn siblings(&self) -> &'static [&'static str] {
+        &["SCB", "weight_format"]
     }
 }
 

@@ -11,8 +11,8 @@
 //! ask [`config`] what the config says. Layouts: `compressed_tensors/compressors/*` of
 //! `vllm-project/compressed-tensors`.
 
-use self::config::{Config, Module};
-use super::{Format, Outcome, Recognised, Recogniser, Target};
+use self::config::Module;
+use super::{Format, Opened, Outcome, Recognised, Recogniser, Target};
 use crate::catalog::{Catalog, StoredTensor};
 use crate::dtype::Dtype;
 
@@ -23,6 +23,7 @@ mod pack;
 mod rows;
 mod scales;
 mod small_floats;
+mod targets;
 #[cfg(test)]
 mod tests;
 
@@ -58,18 +59,32 @@ const SIBLINGS: &[&str] = &[
 pub struct CompressedTensors;
 
 impl Format for CompressedTensors {
-    fn open<'a>(&self, catalog: &'a Catalog) -> Option<Box<dyn Recogniser + 'a>> {
-        Some(Box::new(Model {
-            catalog,
-            config: Config::new(&catalog.configs),
-        }))
+    fn open<'a>(&self, opened: &'a Opened<'a>) -> Option<Box<dyn Recogniser + 'a>> {
+        Some(Box::new(Model(opened)))
+    }
+
+    fn remarks(&self, opened: &Opened<'_>) -> Vec<String> {
+        opened.declared().notes()
+    }
+
+    fn siblings(&self) -> &'static [&'static str] {
+        &[
+            "weight_scale",
+            "weight_zero_point",
+            "weight_shape",
+            "weight_g_idx",
+            "weight_global_scale",
+            "input_scale",
+            "input_global_scale",
+            "input_zero_point",
+            "output_scale",
+            "k_scale",
+            "v_scale",
+        ]
     }
 }
 
-struct Model<'a> {
-    catalog: &'a Catalog,
-    config: Option<Config>,
-}
+struct Model<'a>(&'a Opened<'a>);
 
 /// A tensor that may be a layer's words, and how to find what belongs to it.
 struct Anchor<'a> {
@@ -133,9 +148,9 @@ impl<'a> Anchor<'a> {
 
 impl Recogniser for Model<'_> {
     fn recognise(&self, index: u32, tensor: &StoredTensor) -> Option<Recognised> {
-        if let Some(anchor) = Anchor::new(self.catalog, index, tensor, "weight_packed") {
+        if let Some(anchor) = Anchor::new(self.0.catalog, index, tensor, "weight_packed") {
             self.packed(&anchor)
-        } else if let Some(anchor) = Anchor::new(self.catalog, index, tensor, "compressed") {
+        } else if let Some(anchor) = Anchor::new(self.0.catalog, index, tensor, "compressed") {
             sparse(&anchor)
         } else {
             None
@@ -145,14 +160,12 @@ impl Recogniser for Model<'_> {
 
 impl Model<'_> {
     fn packed(&self, anchor: &Anchor) -> Option<Recognised> {
-        if self.config.is_none() && anchor.siblings(SIBLINGS).next().is_none() {
+        let config = self.0.declared().compressed_tensors();
+        if config.is_none() && anchor.siblings(SIBLINGS).next().is_none() {
             return None;
         }
         let matrix = anchor.tensor.shape.len() == 2;
-        let module = self
-            .config
-            .as_ref()
-            .map(|c| c.module(anchor.module(), matrix));
+        let module = config.map(|c| c.module(anchor.module(), matrix));
         let words = anchor.tensor.numel();
         let mut found = if let Some(format) = refused(anchor, module.as_ref()) {
             let parts = anchor.siblings(&["weight_scale", "scale_packed", "meta"]);

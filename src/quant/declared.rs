@@ -8,7 +8,7 @@
 //! `utils/quantization_config.py`; NVIDIA/TensorRT-Model-Optimizer
 //! `modelopt/torch/export/convert_hf_config.py`.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use globset::{Glob, GlobSet, GlobSetBuilder};
 use serde_json::Value;
@@ -49,7 +49,9 @@ pub struct Fp8 {
     block: Option<[u64; 2]>,
     fp4_experts: bool,
     /// Modules that stayed as they were, each with all beneath it, wherever in a path they stand.
-    skipped: Vec<String>,
+    skipped: HashSet<String>,
+    /// The most components that one of those has.
+    deepest: usize,
 }
 
 /// A ModelOpt config.
@@ -59,6 +61,8 @@ pub struct ModelOpt {
     /// With mixed precision: module → its own algorithm. Others are not quantised.
     layers: Option<HashMap<String, String>>,
     excluded: GlobSet,
+    /// Why nothing is excluded, where the list could not be used.
+    note: Option<String>,
 }
 
 impl Declared {
@@ -129,6 +133,23 @@ impl Declared {
         matches!(self, Declared::Fp8(fp8) if fp8.fp4_experts)
     }
 
+    /// The compressed-tensors config, where it is one.
+    pub fn compressed_tensors(&self) -> Option<&config::Config> {
+        match self {
+            Declared::CompressedTensors(config) => Some(config),
+            _ => None,
+        }
+    }
+
+    /// What a person should know of the config: which of its entries are not used.
+    pub fn notes(&self) -> Vec<String> {
+        match self {
+            Declared::CompressedTensors(config) => config.notes(),
+            Declared::ModelOpt(opt) => opt.note.iter().cloned().collect(),
+            Declared::Nothing | Declared::Fp8(_) => Vec::new(),
+        }
+    }
+
     /// Who says so, for reasons: `config.json (quant_method fp8)`.
     pub fn source(&self) -> String {
         match self {
@@ -159,7 +180,10 @@ fn kind_in_groups(config: &config::Config, path: &str, matrix: bool) -> Option<K
 impl Fp8 {
     fn new(configs: &Configs, object: &Value, method: &str) -> Fp8 {
         let lists = ["modules_to_not_convert", "ignored_layers", "ignore"];
-        let skipped = lists.iter().flat_map(|key| strings(object, key));
+        let entries = lists.iter().flat_map(|key| strings(object, key));
+        // A star at either end says no more than that: all beneath a module is meant anyway.
+        let skipped = entries.map(|entry| entry.trim_matches('*').trim_matches('.').to_string());
+        let skipped: HashSet<String> = skipped.filter(|entry| !entry.is_empty()).collect();
         let experts = object
             .get("expert_dtype")
             .or_else(|| configs.root_or_text("expert_dtype"));
@@ -167,12 +191,27 @@ impl Fp8 {
             method: method.to_string(),
             block: object.get("weight_block_size").and_then(block_size),
             fp4_experts: experts.and_then(Value::as_str) == Some("fp4"),
-            skipped: skipped.map(str::to_string).collect(),
+            deepest: skipped
+                .iter()
+                .map(|s| s.split('.').count())
+                .max()
+                .unwrap_or(0),
+            skipped,
         }
     }
 
+    /// Whether an entry names the module `path` or one around it: its components are some of the
+    /// path's, in a row. The path's runs are looked up, for lists of entries can be long.
     fn skips(&self, path: &str) -> bool {
-        self.skipped.iter().any(|entry| names(entry, path))
+        let starts = [0]
+            .into_iter()
+            .chain(path.match_indices('.').map(|(i, _)| i + 1));
+        let mut rests = starts.map(|i| &path[i..]);
+        rests.any(|rest| {
+            let ends = rest.match_indices('.').map(|(i, _)| i).chain([rest.len()]);
+            let mut runs = ends.take(self.deepest).map(|end| &rest[..end]);
+            runs.any(|run| self.skipped.contains(run))
+        })
     }
 }
 
@@ -183,17 +222,6 @@ fn block_size(value: &Value) -> Option<[u64; 2]> {
     };
     let sides = [rows.as_u64()?, cols.as_u64()?];
     (!sides.contains(&0)).then_some(sides)
-}
-
-/// Whether an entry of `modules_to_not_convert` names the module `path` or one around it: its
-/// components are some of the path's, in a row. A star at either end says no more than that.
-fn names(entry: &str, path: &str) -> bool {
-    let entry = entry.trim_matches('*').trim_matches('.');
-    let whole = |(at, _): (usize, &str)| {
-        let (before, after) = (&path[..at], &path[at + entry.len()..]);
-        (before.is_empty() || before.ends_with('.')) && (after.is_empty() || after.starts_with('.'))
-    };
-    !entry.is_empty() && path.match_indices(entry).any(whole)
 }
 
 impl ModelOpt {
@@ -217,11 +245,17 @@ impl ModelOpt {
                 }
             }
         }
+        let excluded = excluded.build();
+        let note = excluded
+            .as_ref()
+            .err()
+            .map(|e| format!("{file}: the modules it excludes cannot be told: {e}"));
         Some(ModelOpt {
             file,
             algorithm: algorithm.to_ascii_uppercase(),
             layers,
-            excluded: excluded.build().unwrap_or_default(),
+            excluded: excluded.unwrap_or_default(),
+            note,
         })
     }
 
@@ -269,157 +303,4 @@ fn strings<'a>(object: &'a Value, key: &str) -> impl Iterator<Item = &'a str> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use serde_json::json;
-
-    fn config(quantization: Value) -> Declared {
-        Declared::new(&Configs {
-            config: Some(json!({ "quantization_config": quantization })),
-            ..Configs::default()
-        })
-    }
-
-    #[test]
-    fn fp8_lists_name_modules_and_all_beneath_them() {
-        for key in ["modules_to_not_convert", "ignored_layers"] {
-            let d = config(
-                json!({"quant_method": "FP8", "weight_block_size": [128, 64],
-                key: ["lm_head", "model.layers.1", "mlp.gate", "model.visual*", "", "*"]}),
-            );
-            assert_eq!(d.block("x", true), Some([128, 64]));
-            for excluded in [
-                "lm_head",
-                "model.layers.1",
-                "model.layers.1.self_attn.q_proj",
-                "model.layers.7.mlp.gate",
-                "model.visual.patch_embed",
-                "language_model.lm_head",
-            ] {
-                assert_eq!(d.kind(excluded, true), None, "{excluded}");
-            }
-            for quantised in ["model.layers.10.q_proj", "model.layers.7.mlp.gate_proj", ""] {
-                assert_eq!(d.kind(quantised, true), Some(Kind::Fp8), "{quantised}");
-            }
-        }
-    }
-
-    #[test]
-    fn fp4_experts_stand_in_either_place() {
-        assert!(config(json!({"quant_method": "fp8", "expert_dtype": "fp4"})).has_fp4_experts());
-        let root = Declared::new(&Configs {
-            config: Some(
-                json!({"expert_dtype": "fp4", "quantization_config": {"quant_method": "fp8"}}),
-            ),
-            ..Configs::default()
-        });
-        assert!(root.has_fp4_experts());
-        assert!(!config(json!({"quant_method": "fp8"})).has_fp4_experts());
-        assert!(!config(json!({"quant_method": "fbgemm_fp8"})).is_fp8_method());
-    }
-
-    #[test]
-    fn blocks_that_are_none_are_left_out() {
-        for block in [
-            Value::Null,
-            json!([128]),
-            json!([0, 128]),
-            json!([-1, 1]),
-            json!("128"),
-        ] {
-            let d = config(json!({"quant_method": "fp8", "weight_block_size": block}));
-            assert_eq!(d.block("x", true), None);
-        }
-    }
-
-    #[test]
-    fn modelopt_may_stand_in_either_file() {
-        let q = json!({"quant_algo": "NVFP4", "kv_cache_quant_algo": "FP8", "group_size": 16,
-            "exclude_modules": ["lm_head", "model.layers.0.self_attn*", "a[", "*router"]});
-        let alone = Declared::new(&Configs {
-            hf_quant_config: Some(json!({"producer": {"name": "modelopt"}, "quantization": q})),
-            ..Configs::default()
-        });
-        let ours = config(json!({"quant_method": "modelopt", "quant_algo": "nvfp4",
-            "ignore": ["lm_head", "model.layers.0.self_attn*", "a[", "*router"]}));
-        for d in [alone, ours] {
-            for excluded in [
-                "lm_head",
-                "model.layers.0.self_attn.q_proj",
-                "a[",
-                "x.router",
-            ] {
-                assert_eq!(d.kind(excluded, true), None, "{excluded}");
-            }
-            for quantised in ["x.lm_head", "model.layers.1.self_attn.q_proj"] {
-                assert_eq!(d.kind(quantised, true), Some(Kind::Nvfp4), "{quantised}");
-            }
-        }
-    }
-
-    #[test]
-    fn modelopts_algorithms_have_their_kinds() {
-        for (algorithm, kind) in [
-            ("FP8", Some(Kind::Fp8)),
-            ("FP8_PER_CHANNEL_PER_TOKEN", Some(Kind::Fp8)),
-            ("FP8_PB_WO", Some(Kind::Fp8)),
-            ("MXFP8", Some(Kind::Fp8)),
-            ("NVFP4_AWQ", Some(Kind::Nvfp4)),
-            ("W4A8_NVFP4_FP8", Some(Kind::Nvfp4)),
-            ("W4A8_MXFP4_FP8", Some(Kind::Mxfp4)),
-            ("W8A16", Some(Kind::Int8)),
-            ("W8A8_SQ_PER_CHANNEL", Some(Kind::Int8)),
-            ("W4A16_AWQ", Some(Kind::Awq)),
-            ("W4A8_AWQ", Some(Kind::Awq)),
-            ("SOMETHING", None),
-        ] {
-            assert_eq!(kind_of_algorithm(algorithm), kind, "{algorithm}");
-        }
-        let mixed = config(
-            json!({"quant_method": "modelopt", "quant_algo": "MIXED_PRECISION",
-            "quantized_layers": {"a": {"quant_algo": "FP8"}, "b": {"quant_algo": "NVFP4"}, "c": 1}}),
-        );
-        assert_eq!(mixed.kind("a", true), Some(Kind::Fp8));
-        assert_eq!(mixed.kind("b", true), Some(Kind::Nvfp4));
-        assert_eq!(mixed.kind("c", true), None);
-        assert_eq!(mixed.kind("d", true), None);
-    }
-
-    #[test]
-    fn compressed_tensors_groups_declare_their_kinds() {
-        let d = |format: &str, weights: Value| {
-            config(
-                json!({"quant_method": "compressed-tensors", "format": format,
-                "config_groups": {"g": {"targets": ["Linear"], "weights": weights}},
-                "ignore": ["lm_head"]}),
-            )
-        };
-        let float = json!({"num_bits": 8, "type": "float", "strategy": "block",
-            "block_structure": [128, 64]});
-        let fp8 = d("float-quantized", float.clone());
-        assert_eq!(fp8.kind("q", true), Some(Kind::Fp8));
-        assert_eq!(fp8.kind("lm_head", true), None);
-        assert_eq!(fp8.block("q", true), Some([128, 64]));
-        assert_eq!(d("naive-quantized", float).kind("q", true), Some(Kind::Fp8));
-        let int = json!({"num_bits": 8, "type": "int", "symmetric": false});
-        let int8 = d("int-quantized", int.clone());
-        assert_eq!(int8.kind("q", true), Some(Kind::Int8));
-        assert_eq!(int8.symmetric("q", true), Some(false));
-        assert_eq!(
-            d("naive-quantized", int.clone()).kind("q", true),
-            Some(Kind::Int8)
-        );
-        assert_eq!(d("pack-quantized", int).kind("q", true), None);
-        // Norms are no Linear.
-        assert_eq!(int8.kind("norm", false), None);
-    }
-
-    #[test]
-    fn other_methods_declare_nothing() {
-        for method in [json!("gptq"), json!(7), Value::Null] {
-            let d = config(json!({ "quant_method": method }));
-            assert_eq!(d.kind("q", true), None);
-            assert!(matches!(d, Declared::Nothing));
-        }
-    }
-}
+mod tests;

@@ -11,13 +11,13 @@
 
 use std::sync::Arc;
 
-use super::declared::{Declared, Kind};
+use super::declared::Kind;
 use super::module::{Module, elsewhere};
 use super::parts::{scale_component, scale_dtype, unpacked_pairs, weight_component};
 use super::scale_grid::ScaleGrid;
 use super::scaled::{Extra, ScaledKernel};
-use super::{Format, Layer, Recognised, Recogniser, Target};
-use crate::catalog::{Catalog, StoredTensor};
+use super::{Format, Layer, Opened, Recognised, Recogniser, Target};
+use crate::catalog::StoredTensor;
 use crate::dtype::Dtype;
 
 /// The format; see the module.
@@ -35,29 +35,46 @@ const STACKED_SCALE: &str = "_scale_inv";
 const PAIR_GROUP: u64 = 32;
 
 impl Format for Fp8 {
-    fn open<'a>(&self, catalog: &'a Catalog) -> Option<Box<dyn Recogniser + 'a>> {
-        let declared = Declared::new(&catalog.configs);
-        let pairs = declared.is_fp8_method();
-        let some = catalog.tensors.iter().any(|t| {
-            t.dtype
-                .known()
-                .is_some_and(|d| d.is_f8() || pairs && d == Dtype::I8)
-        });
-        some.then(|| Box::new(Model { catalog, declared }) as Box<dyn Recogniser + 'a>)
+    fn open<'a>(&self, opened: &'a Opened<'a>) -> Option<Box<dyn Recogniser + 'a>> {
+        let some = opened.has(|dtype| dtype.is_f8() || dtype == Dtype::I8);
+        some.then(|| Box::new(Model(opened)) as Box<dyn Recogniser + 'a>)
+    }
+
+    fn siblings(&self) -> &'static [&'static str] {
+        &[
+            "weight_scale",
+            "weight_scale_inv",
+            "input_scale",
+            "output_scale",
+            "activation_scale",
+            "k_scale",
+            "v_scale",
+        ]
     }
 }
 
-struct Model<'a> {
-    catalog: &'a Catalog,
-    declared: Declared,
-}
+struct Model<'a>(&'a Opened<'a>);
 
 /// A weight that may be this format's, and its scale, if there is one.
 struct Found<'a> {
     /// Its module's path, as configs name it.
     path: &'a str,
     /// The scale's index and the S of its name; `None` for stacked experts, which join no further.
-    scale: Option<(u32, Option<&'static str>)>,
+    scale: Option<Scale>,
+}
+
+/// A scale's index and the S of its name.
+type Scale = (u32, Option<&'static str>);
+
+/// What is under the scales.
+struct Codes {
+    dtype: Dtype,
+    /// In the words of [`Layer::compatible`].
+    name: String,
+    /// Of the values.
+    shape: Box<[u64]>,
+    numel: u64,
+    group_size: Option<u64>,
 }
 
 impl Recogniser for Model<'_> {
@@ -66,7 +83,7 @@ impl Recogniser for Model<'_> {
         if dtype.is_f8() {
             let found = self.find(tensor, &SCALES)?;
             self.f8(index, tensor, dtype, &found)
-        } else if dtype == Dtype::I8 && self.declared.is_fp8_method() {
+        } else if dtype == Dtype::I8 && self.0.declared().is_fp8_method() {
             let found = self.find(tensor, &PAIR_SCALES)?;
             self.pairs(index, tensor, &found)
         } else {
@@ -77,7 +94,7 @@ impl Recogniser for Model<'_> {
 
 impl Model<'_> {
     fn find<'t>(&'t self, tensor: &'t StoredTensor, scales: &[&'static str]) -> Option<Found<'t>> {
-        if let Some(module) = Module::of_weight(self.catalog, &tensor.name) {
+        if let Some(module) = Module::of_weight(self.0.catalog, &tensor.name) {
             let scale = scales
                 .iter()
                 .find_map(|s| Some((module.find(s)?, Some(*s))));
@@ -91,7 +108,10 @@ impl Model<'_> {
         {
             return None;
         }
-        let scale = self.catalog.find(&[&*tensor.name, STACKED_SCALE].concat());
+        let scale = self
+            .0
+            .catalog
+            .find(&[&*tensor.name, STACKED_SCALE].concat());
         Some(Found {
             path: &tensor.name,
             scale: scale.map(|index| (index, None)),
@@ -109,7 +129,7 @@ impl Model<'_> {
         let outcome = match found.scale {
             Some(scale) => self.scaled(index, tensor, dtype, found.path, scale),
             // Left alone, or of a model that is not FP8 at all: plain numbers.
-            None if self.declared.kind(found.path, matrix) != Some(Kind::Fp8) => return None,
+            None if self.0.declared().kind(found.path, matrix) != Some(Kind::Fp8) => return None,
             None => Err(self.no_scale(tensor, &SCALES)),
         };
         Some(recognised("fp8", index, found, None, outcome))
@@ -121,38 +141,21 @@ impl Model<'_> {
         tensor: &StoredTensor,
         dtype: Dtype,
         path: &str,
-        (scale, suffix): (u32, Option<&'static str>),
+        scale: Scale,
     ) -> Result<Layer, String> {
-        let scales = &self.catalog.tensors[scale as usize];
-        let scale_dtype = scale_dtype(scales)?;
-        let grid = ScaleGrid::find(&tensor.shape, &scales.shape, || {
-            self.declared.block(path, tensor.shape.len() == 2)
+        let shape = &tensor.shape;
+        let (scales, _) = self.scales(scale)?;
+        let grid = ScaleGrid::find(shape, &scales.shape, || {
+            self.0.declared().block(path, shape.len() == 2)
         })?;
-        let components = suffix.map_or(Vec::new(), |suffix| {
-            vec![
-                weight_component(index),
-                scale_component(suffix, scale, &grid),
-            ]
-        });
-        Ok(Layer {
-            bits: 8,
+        let codes = Codes {
+            dtype,
+            name: dtype.to_string(),
+            shape: shape.clone(),
+            numel: tensor.numel(),
             group_size: grid.group_size(),
-            shape: tensor.shape.clone(),
-            exact: scale_dtype == Dtype::F8_E8M0,
-            components,
-            compatible: format!(
-                "{dtype}, {grid}, scales {}, K {}",
-                scales.dtype,
-                grid.cols()
-            ),
-            kernel: Arc::new(ScaledKernel {
-                code: dtype,
-                scale: scale_dtype,
-                grid,
-                extra: Extra::None,
-                numel: tensor.numel(),
-            }),
-        })
+        };
+        self.layer(index, codes, grid, scale)
     }
 
     /// FP4 pairs in I8.
@@ -161,8 +164,8 @@ impl Model<'_> {
             Some(scale) => self.scaled_pairs(index, tensor, scale),
             // Only experts are such pairs; another I8 tensor is plain.
             None if !found.path.contains("experts.")
-                || !self.declared.has_fp4_experts()
-                || self.declared.kind(found.path, true).is_none() =>
+                || !self.0.declared().has_fp4_experts()
+                || self.0.declared().kind(found.path, true).is_none() =>
             {
                 return None;
             }
@@ -176,12 +179,29 @@ impl Model<'_> {
         &self,
         index: u32,
         tensor: &StoredTensor,
-        (scale, suffix): (u32, Option<&'static str>),
+        scale: Scale,
     ) -> Result<Layer, String> {
-        let scales = &self.catalog.tensors[scale as usize];
-        let scale_dtype = scale_dtype(scales)?;
-        let (shape, values) = unpacked_pairs(&tensor.shape)?;
+        let (scales, _) = self.scales(scale)?;
+        let (shape, numel) = unpacked_pairs(&tensor.shape)?;
         let grid = ScaleGrid::groups(&shape, &scales.shape, PAIR_GROUP)?;
+        let codes = Codes {
+            dtype: Dtype::F4,
+            name: "FP4 pairs".into(),
+            shape: shape.into(),
+            numel,
+            group_size: Some(PAIR_GROUP),
+        };
+        self.layer(index, codes, grid, scale)
+    }
+
+    fn layer(
+        &self,
+        index: u32,
+        codes: Codes,
+        grid: ScaleGrid,
+        (scale, suffix): Scale,
+    ) -> Result<Layer, String> {
+        let (scales, scale_dtype) = self.scales((scale, suffix))?;
         let components = suffix.map_or(Vec::new(), |suffix| {
             vec![
                 weight_component(index),
@@ -189,35 +209,41 @@ impl Model<'_> {
             ]
         });
         Ok(Layer {
-            bits: 4,
-            group_size: Some(PAIR_GROUP),
-            shape: shape.into(),
+            bits: codes.dtype.bits(),
+            group_size: codes.group_size,
+            shape: codes.shape,
             exact: scale_dtype == Dtype::F8_E8M0,
             components,
             compatible: format!(
-                "FP4 pairs, {grid}, scales {}, K {}",
+                "{}, {grid}, scales {}, K {}",
+                codes.name,
                 scales.dtype,
                 grid.cols()
             ),
             kernel: Arc::new(ScaledKernel {
-                code: Dtype::F4,
+                code: codes.dtype,
                 scale: scale_dtype,
                 grid,
                 extra: Extra::None,
-                numel: values,
+                numel: codes.numel,
             }),
         })
     }
 
+    fn scales(&self, (scale, _): Scale) -> Result<(&StoredTensor, Dtype), String> {
+        let scales = &self.0.catalog.tensors[scale as usize];
+        Ok((scales, scale_dtype(scales)?))
+    }
+
     fn no_scale(&self, tensor: &StoredTensor, scales: &[&str]) -> String {
-        let names = match Module::of_weight(self.catalog, &tensor.name) {
+        let names = match Module::of_weight(self.0.catalog, &tensor.name) {
             Some(module) => module.names(scales),
             None => format!("{}{STACKED_SCALE}", tensor.name),
         };
         format!(
             "{} says it is quantised, but it has no scale ({names}){}",
-            self.declared.source(),
-            elsewhere(self.catalog)
+            self.0.declared().source(),
+            elsewhere(self.0.catalog)
         )
     }
 }

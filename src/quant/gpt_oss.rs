@@ -9,7 +9,7 @@
 
 use std::sync::Arc;
 
-use super::{Format, Layer, Outcome, Recognised, Recogniser, Target};
+use super::{Format, Layer, Opened, Outcome, Recognised, Recogniser, Target};
 use crate::catalog::{Catalog, StoredTensor};
 use crate::dtype::{Dtype, numel};
 
@@ -29,7 +29,8 @@ const GROUP_BYTES: u64 = 16;
 pub struct GptOss;
 
 impl Format for GptOss {
-    fn open<'a>(&self, catalog: &'a Catalog) -> Option<Box<dyn Recogniser + 'a>> {
+    fn open<'a>(&self, opened: &'a Opened<'a>) -> Option<Box<dyn Recogniser + 'a>> {
+        let catalog = opened.catalog;
         let any = catalog.tensors.iter().any(|t| parameter(t).is_some());
         any.then(|| Box::new(Blocks(catalog)) as Box<dyn Recogniser>)
     }

@@ -8,30 +8,35 @@
 
 use std::sync::Arc;
 
-use super::declared::{Declared, Kind};
+use super::declared::Kind;
 use super::module::{Module, elsewhere};
 use super::parts::{scale_component, weight_component};
 use super::scale_grid::ScaleGrid;
 use super::scaled::{Extra, ScaledKernel};
-use super::{Format, Layer, Recognised, Recogniser, Target};
-use crate::catalog::{Catalog, StoredTensor};
+use super::{Format, Layer, Opened, Recognised, Recogniser, Target};
+use crate::catalog::StoredTensor;
 use crate::dtype::Dtype;
 
 /// The format; see the module.
 pub struct Int8;
 
 impl Format for Int8 {
-    fn open<'a>(&self, catalog: &'a Catalog) -> Option<Box<dyn Recogniser + 'a>> {
-        let some = catalog.tensors.iter().any(|t| t.dtype.is(Dtype::I8));
-        let declared = Declared::new(&catalog.configs);
-        some.then(|| Box::new(Model { catalog, declared }) as Box<dyn Recogniser + 'a>)
+    fn open<'a>(&self, opened: &'a Opened<'a>) -> Option<Box<dyn Recogniser + 'a>> {
+        let some = opened.has(|dtype| dtype == Dtype::I8);
+        some.then(|| Box::new(Model(opened)) as Box<dyn Recogniser + 'a>)
+    }
+
+    fn siblings(&self) -> &'static [&'static str] {
+        &[
+            "weight_scale",
+            "weight_zero_point",
+            "input_scale",
+            "input_zero_point",
+        ]
     }
 }
 
-struct Model<'a> {
-    catalog: &'a Catalog,
-    declared: Declared,
-}
+struct Model<'a>(&'a Opened<'a>);
 
 type Sibling<'a> = Option<(u32, &'a StoredTensor)>;
 
@@ -40,11 +45,14 @@ impl Recogniser for Model<'_> {
         if !tensor.dtype.is(Dtype::I8) {
             return None;
         }
-        let module = Module::of_weight(self.catalog, &tensor.name)?;
+        let module = Module::of_weight(self.0.catalog, &tensor.name)?;
         let scale = module.get("weight_scale");
         let zeros = module.get("weight_zero_point");
         if scale.is_none() && zeros.is_none() {
-            let kind = self.declared.kind(module.path(), tensor.shape.len() == 2);
+            let kind = self
+                .0
+                .declared()
+                .kind(module.path(), tensor.shape.len() == 2);
             if kind != Some(Kind::Int8) || module.find("SCB").is_some() {
                 return None;
             }
@@ -74,12 +82,12 @@ impl Model<'_> {
             format!(
                 "its scale '{}' is missing{}",
                 module.names(&["weight_scale"]),
-                elsewhere(self.catalog)
+                elsewhere(self.0.catalog)
             )
         })?;
         let dtype = float_dtype(scales)?;
         let grid = ScaleGrid::find(&tensor.shape, &scales.shape, || {
-            self.declared.block(module.path(), matrix)
+            self.0.declared().block(module.path(), matrix)
         })?;
         let mut components = vec![
             weight_component(index),
@@ -90,12 +98,12 @@ impl Model<'_> {
                 check_zeros(zeros, scales)?;
                 components.push(scale_component("weight_zero_point", zeros_index, &grid));
             }
-            None if self.declared.symmetric(module.path(), matrix) == Some(false) => {
+            None if self.0.declared().symmetric(module.path(), matrix) == Some(false) => {
                 return Err(format!(
                     "{} says it is asymmetric, but its zero point '{}' is missing{}",
-                    self.declared.source(),
+                    self.0.declared().source(),
                     module.names(&["weight_zero_point"]),
-                    elsewhere(self.catalog)
+                    elsewhere(self.0.catalog)
                 ));
             }
             None => {}

@@ -10,7 +10,7 @@
 
 use serde_json::Value;
 
-use super::{Format, Layer, Outcome, Recognised, Recogniser, Target};
+use super::{Format, Layer, Opened, Outcome, Recognised, Recogniser, Target};
 use crate::catalog::{self, Catalog, StoredTensor};
 use crate::dtype::{Dtype, numel};
 
@@ -32,7 +32,8 @@ const GROUP_SIZES: [u64; 3] = [32, 64, 128];
 pub struct Mlx;
 
 impl Format for Mlx {
-    fn open<'a>(&self, catalog: &'a Catalog) -> Option<Box<dyn Recogniser + 'a>> {
+    fn open<'a>(&self, opened: &'a Opened<'a>) -> Option<Box<dyn Recogniser + 'a>> {
+        let catalog = opened.catalog;
         if !catalog.tensors.iter().any(|t| module(t).is_some()) {
             return None;
         }

@@ -13,13 +13,13 @@
 
 use std::sync::Arc;
 
-use super::declared::{Declared, Kind};
+use super::declared::Kind;
 use super::module::{Module, elsewhere};
 use super::parts::{scale_component, unpacked_pairs, weight_component};
 use super::scale_grid::ScaleGrid;
 use super::scaled::{Extra, ScaledKernel};
-use super::{Component, Format, Join, Layer, Recognised, Recogniser, Target};
-use crate::catalog::{Catalog, StoredTensor};
+use super::{Component, Format, Join, Layer, Opened, Recognised, Recogniser, Target};
+use crate::catalog::StoredTensor;
 use crate::dtype::Dtype;
 
 /// The format; see the module.
@@ -33,17 +33,24 @@ const SCALE: &str = "weight_scale";
 const SECOND: &str = "weight_scale_2";
 
 impl Format for ModelOpt {
-    fn open<'a>(&self, catalog: &'a Catalog) -> Option<Box<dyn Recogniser + 'a>> {
-        let some = catalog.tensors.iter().any(|t| t.dtype.is(Dtype::U8));
-        let declared = Declared::new(&catalog.configs);
-        some.then(|| Box::new(Model { catalog, declared }) as Box<dyn Recogniser + 'a>)
+    fn open<'a>(&self, opened: &'a Opened<'a>) -> Option<Box<dyn Recogniser + 'a>> {
+        let some = opened.has(|dtype| dtype == Dtype::U8);
+        some.then(|| Box::new(Model(opened)) as Box<dyn Recogniser + 'a>)
+    }
+
+    fn siblings(&self) -> &'static [&'static str] {
+        &[
+            "weight_scale",
+            "weight_scale_2",
+            "input_scale",
+            "pre_quant_scale",
+            "k_scale",
+            "v_scale",
+        ]
     }
 }
 
-struct Model<'a> {
-    catalog: &'a Catalog,
-    declared: Declared,
-}
+struct Model<'a>(&'a Opened<'a>);
 
 /// A weight and what stands beside it.
 struct Found<'a> {
@@ -59,7 +66,7 @@ impl Recogniser for Model<'_> {
         if !tensor.dtype.is(Dtype::U8) {
             return None;
         }
-        let module = Module::of_weight(self.catalog, &tensor.name)?;
+        let module = Module::of_weight(self.0.catalog, &tensor.name)?;
         let found = Found {
             index,
             tensor,
@@ -92,7 +99,7 @@ impl Model<'_> {
             return Some(Kind::Nvfp4);
         }
         let matrix = found.tensor.shape.len() == 2;
-        let declared = || self.declared.kind(found.module.path(), matrix);
+        let declared = || self.0.declared().kind(found.module.path(), matrix);
         let scale = found.scale.map(|(_, scale)| scale);
         match scale.and_then(|s| s.dtype.known()) {
             Some(Dtype::F8_E4M3) => Some(Kind::Nvfp4),
@@ -191,7 +198,7 @@ impl Model<'_> {
         format!(
             "its scale '{}' is missing{}",
             found.module.names(&[what]),
-            elsewhere(self.catalog)
+            elsewhere(self.0.catalog)
         )
     }
 }

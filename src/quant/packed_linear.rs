@@ -10,8 +10,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::{Format, Recogniser, awq, gptq};
-use crate::catalog::Catalog;
+use super::{Format, Opened, Recogniser, awq, gptq};
 use crate::dtype::Dtype;
 
 mod config;
@@ -127,12 +126,16 @@ struct GroupIndex {
 }
 
 impl Format for PackedLinear {
-    fn open<'a>(&self, catalog: &'a Catalog) -> Option<Box<dyn Recogniser + 'a>> {
-        Some(Box::new(Model::open(catalog)?))
+    fn open<'a>(&self, opened: &'a Opened<'a>) -> Option<Box<dyn Recogniser + 'a>> {
+        Some(Box::new(Model::open(opened.catalog)?))
     }
 
-    fn remarks(&self, catalog: &Catalog) -> Vec<String> {
-        let model = Model::open(catalog);
+    fn remarks(&self, opened: &Opened<'_>) -> Vec<String> {
+        let model = Model::open(opened.catalog);
         model.and_then(|m| m.overruled()).into_iter().collect()
+    }
+
+    fn siblings(&self) -> &'static [&'static str] {
+        &["scales", "qzeros", "g_idx"]
     }
 }

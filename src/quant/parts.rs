@@ -44,6 +44,24 @@ pub fn scale_component(suffix: &'static str, tensor: u32, grid: &ScaleGrid) -> C
     }
 }
 
+/// Inputs of a layer whose order is read whole, at most: what the indices take is then 512 MiB at
+/// worst. A file may be sparse, so that any number costs who wrote it nothing; and the kernel
+/// promises more memory than there is, so that asking for it would not fail.
+pub const MOST_INPUTS: u64 = 1 << 26;
+
+/// Whether an order (`g_idx`) of so many inputs may be read.
+///
+/// # Errors
+/// The reason, with both numbers.
+pub fn check_inputs(name: &str, inputs: u64) -> Result<(), String> {
+    match inputs <= MOST_INPUTS {
+        true => Ok(()),
+        false => Err(format!(
+            "{name} is for {inputs} inputs, at most {MOST_INPUTS} are read"
+        )),
+    }
+}
+
 /// The shape and number of the values that bytes of that shape hold, two each.
 ///
 /// # Errors

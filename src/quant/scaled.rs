@@ -9,6 +9,7 @@ use std::cell::RefCell;
 use std::sync::Arc;
 
 use super::Kernel;
+use super::read::part;
 use super::scale_grid::ScaleGrid;
 use crate::dtype::Dtype;
 use crate::dtype::decode::decode;
@@ -51,11 +52,7 @@ pub struct ScaledKernel {
 
 impl Kernel for ScaledKernel {
     fn view(&self, parts: &[SharedView]) -> Result<SharedView> {
-        let part = |i: usize| -> Result<SharedView> {
-            parts.get(i).cloned().ok_or_else(|| {
-                crate::Error::other(libc::EIO, format!("a quantised layer lacks its part {i}"))
-            })
-        };
+        let part = |i| part(parts, i).cloned();
         let third = match self.extra {
             Extra::Zeros | Extra::ScaleFactor(_) => Some(part(2)?),
             Extra::None | Extra::ValueFactor(_) => None,

@@ -61,6 +61,29 @@ impl TestModel {
         TestModel::of(&[("model.safetensors", &file)], configs)
     }
 
+    /// `model.safetensors` of zeros, which take no room on the disk, however large.
+    pub(crate) fn sparse(tensors: &[(&str, Dtype, &[u64])], config: Value) -> TestModel {
+        let mut header = Map::new();
+        let mut end = 0;
+        for &(name, dtype, shape) in tensors {
+            let start = end;
+            end += dtype.bytes(shape.iter().product()).unwrap();
+            header.insert(
+                name.into(),
+                json!({"dtype": dtype.name(), "shape": shape, "data_offsets": [start, end]}),
+            );
+        }
+        let header = Value::from(header).to_string();
+        let mut file = (header.len() as u64).to_le_bytes().to_vec();
+        file.extend_from_slice(header.as_bytes());
+        let len = file.len() as u64 + end;
+        TestModel::of_len(
+            &[("model.safetensors", &file)],
+            &[("config.json", config)],
+            len,
+        )
+    }
+
     /// `model_weights.bin` and `.json`: tensors with the `bits` of their entries, the manifest's
     /// `config`, and a `config.json`, unless null.
     pub(crate) fn manifest(
@@ -93,9 +116,17 @@ impl TestModel {
     }
 
     fn of(files: &[(&str, &[u8])], configs: &[(&str, Value)]) -> TestModel {
+        TestModel::of_len(files, configs, 0)
+    }
+
+    /// Every file with zeros at its end, so that it is `len` bytes long at least.
+    fn of_len(files: &[(&str, &[u8])], configs: &[(&str, Value)], len: u64) -> TestModel {
         let dir = tempfile::tempdir().unwrap();
         for (name, bytes) in files {
-            std::fs::write(dir.path().join(name), bytes).unwrap();
+            let path = dir.path().join(name);
+            std::fs::write(&path, bytes).unwrap();
+            let file = std::fs::OpenOptions::new().write(true).open(path).unwrap();
+            file.set_len(len.max(bytes.len() as u64)).unwrap();
         }
         for (name, config) in configs.iter().filter(|(_, config)| !config.is_null()) {
             std::fs::write(dir.path().join(name), config.to_string()).unwrap();
@@ -128,7 +159,7 @@ impl TestModel {
         let recognised = self.recognised(name).expect("recognised");
         match recognised.resolve(&self.catalog) {
             Ok(layer) => panic!("{name} is a layer: {}", layer.compatible),
-            Err(reason) => reason,
+            Err(reason) => reason.text().to_string(),
         }
     }
 

@@ -1,8 +1,5 @@
 //! Computed binary32 values as bytes: what cast and every dequantiser have in common.
 
-use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, PoisonError};
-
 use super::View;
 use crate::error::Result;
 
@@ -67,106 +64,5 @@ impl<S: FloatSource> Floats<S> {
             at = stop;
         }
         Ok(())
-    }
-}
-
-/// Values that are only cheap to compute a tile at a time, because what is stored runs across the
-/// output's rows (GPTQ, AWQ, gpt-oss). A tile is any contiguous run of output elements, usually a
-/// band of whole rows.
-pub trait TileSource: Send + Sync {
-    /// How many elements in all.
-    fn numel(&self) -> u64;
-
-    /// Elements in a tile; the last may be shorter.
-    fn tile_len(&self) -> u64;
-
-    /// Computes tile `index` (elements `index·tile_len …`) into `out`, which is exactly as long.
-    ///
-    /// # Errors
-    /// As [`FloatSource::fill`].
-    fn fill_tile(&self, index: u64, out: &mut [f32]) -> Result<()>;
-}
-
-/// A [`TileSource`] with its last few tiles kept, so that a sequential reader, whose requests are
-/// smaller than a tile and come from several threads, never has one computed twice.
-pub struct Tiled<T> {
-    source: T,
-    /// Most recently used first. One lock a slot: two readers of the same tile wait for one
-    /// computation, readers of different tiles do not wait for each other.
-    recent: Mutex<VecDeque<Arc<Slot>>>,
-    keep: usize,
-}
-
-struct Slot {
-    index: u64,
-    values: Mutex<Option<Box<[f32]>>>,
-}
-
-impl<T: TileSource> Tiled<T> {
-    /// Keeps the last `keep` tiles (at least 1) of `source`.
-    pub fn new(source: T, keep: usize) -> Self {
-        Tiled {
-            source,
-            recent: Mutex::new(VecDeque::new()),
-            keep: keep.max(1),
-        }
-    }
-
-    /// The slot of a tile, made if it is not there; least recently used ones drop out.
-    fn slot(&self, index: u64) -> Arc<Slot> {
-        let mut recent = self.recent.lock().unwrap_or_else(PoisonError::into_inner);
-        let slot = match recent.iter().position(|s| s.index == index) {
-            Some(i) => recent.remove(i),
-            None => None,
-        }
-        .unwrap_or_else(|| {
-            Arc::new(Slot {
-                index,
-                values: Mutex::new(None),
-            })
-        });
-        recent.push_front(slot.clone());
-        recent.truncate(self.keep);
-        slot
-    }
-}
-
-impl<T: TileSource> FloatSource for Tiled<T> {
-    fn numel(&self) -> u64 {
-        self.source.numel()
-    }
-
-    fn fill(&self, first: u64, out: &mut [f32]) -> Result<()> {
-        let tile_len = self.source.tile_len();
-        let mut done = 0;
-        while done < out.len() {
-            let at = first + done as u64;
-            let index = at / tile_len;
-            let start = index * tile_len;
-            let len = tile_len.min(self.source.numel() - start) as usize;
-            let from = (at - start) as usize;
-            let n = (len - from).min(out.len() - done);
-            if n == len {
-                // A whole tile is asked for: straight to where it is wanted.
-                self.source.fill_tile(index, &mut out[done..done + n])?;
-            } else {
-                let slot = self.slot(index);
-                let mut values = slot.values.lock().unwrap_or_else(PoisonError::into_inner);
-                if values.is_none() {
-                    let mut tile = bytemuck::zeroed_slice_box(len);
-                    self.source.fill_tile(index, &mut tile)?;
-                    *values = Some(tile);
-                }
-                if let Some(tile) = values.as_ref() {
-                    out[done..done + n].copy_from_slice(&tile[from..from + n]);
-                }
-            }
-            done += n;
-        }
-        Ok(())
-    }
-
-    fn grain(&self) -> u64 {
-        self.source.tile_len()
     }
 }

@@ -7,29 +7,31 @@ use std::time::{Duration, Instant};
 use stfs::dtype::Dtype;
 use stfs::gpu::{Config, GRANULE, Part, Target};
 use stfs::ioctl::{self, GpuIo};
-use stfs::view::{Bytes, Cast, Concat, SharedView, TileSource, Tiled, View, read_all};
+use stfs::view::{Bytes, Cast, Concat, FloatSource, Floats, SharedView, View, read_all};
 
 use crate::support::*;
 
-/// Values that are computed a tile at a time, as dequantisers do; counts the tiles.
+/// Values that are cheapest to compute by whole tiles, as dequantisers do; counts the tiles.
 struct Squares {
     numel: u64,
     tiles: Arc<AtomicU64>,
 }
 
-impl TileSource for Squares {
+impl FloatSource for Squares {
     fn numel(&self) -> u64 {
         self.numel
     }
-    fn tile_len(&self) -> u64 {
-        3000
-    }
-    fn fill_tile(&self, index: u64, out: &mut [f32]) -> stfs::Result<()> {
-        self.tiles.fetch_add(1, Ordering::Relaxed);
-        for (i, value) in out.iter_mut().enumerate() {
-            *value = ((index * 3000 + i as u64) % 4093).pow(2) as f32;
+    fn fill(&self, first: u64, out: &mut [f32]) -> stfs::Result<()> {
+        let end = first + out.len() as u64;
+        let tiles = end.div_ceil(3000) - first / 3000;
+        self.tiles.fetch_add(tiles, Ordering::Relaxed);
+        for (value, i) in out.iter_mut().zip(first..) {
+            *value = (i % 4093).pow(2) as f32;
         }
         Ok(())
+    }
+    fn grain(&self) -> u64 {
+        3000
     }
 }
 
@@ -81,13 +83,13 @@ fn another_process_sees_the_bytes_of_every_kind_of_view() {
             numel: 1_000_001,
             tiles: tiles.clone(),
         };
-        let computed: SharedView = Arc::new(stfs::view::Floats(Tiled::new(squares, 4)));
+        let computed: SharedView = Arc::new(Floats(squares));
         let (errno, io) = fixture.upload(&target(12, computed.clone(), &[]), 12);
         assert_eq!((errno, io.state), (0, ioctl::RESIDENT));
         assert_eq!(
             tiles.load(Ordering::Relaxed),
             334,
-            "a tile was computed twice"
+            "a tile was asked for in parts"
         );
         assert!(seen_by_another_process(&io) == read_all(&*computed).unwrap());
 

@@ -6,8 +6,9 @@ use std::sync::Arc;
 use super::state::{Nested, State};
 use crate::dtype::Dtype;
 use crate::dtype::decode::{decode, nibbles};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::quant::Kernel;
+use crate::quant::read::part;
 use crate::quant::scaled::{combine_runs, one_nan};
 use crate::view::{FloatSource, Floats, SharedView};
 
@@ -36,10 +37,7 @@ impl FourBitKernel {
 
 impl Kernel for FourBitKernel {
     fn view(&self, parts: &[SharedView]) -> Result<SharedView> {
-        let part = |i: usize| -> Result<SharedView> {
-            let lacks = || Error::other(libc::EIO, format!("a 4-bit layer lacks its part {i}"));
-            parts.get(i).cloned().ok_or_else(lacks)
-        };
+        let part = |i| part(parts, i).cloned();
         let nested = match self.nested {
             Some(nested) => Some(NestedViews {
                 nested,

@@ -1,12 +1,16 @@
 //! The contract's worked examples, every kind of damage, and values held against a model that
 //! computes each by itself.
 
+use std::sync::Arc;
+
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use crate::catalog::{Catalog, OpenOptions};
 use crate::dtype::Dtype;
+use crate::layout::{Layout, Node, Top};
 use crate::model::{Model, ModelOptions};
+use crate::quant::Missing;
 use crate::quant::testing::{Stored, TestModel, assert_values, random, random_bytes, same, stored};
 use crate::view::read_all;
 
@@ -488,5 +492,80 @@ fn a_state_in_a_truncated_file_is_a_reason() {
     file.set_len(len - 1).unwrap();
     let found = crate::quant::recognise(&catalog).remove(0);
     let reason = found.resolve(&catalog).err().unwrap();
-    assert!(reason.contains("truncated"), "{reason}");
+    assert!(
+        matches!(&reason, Missing::Unread(why) if why.contains("truncated")),
+        "{reason}"
+    );
+}
+
+/// A disk or network that fails for a moment must not cost a tensor for the life of the mount.
+#[test]
+fn a_state_that_cannot_be_read_is_asked_for_again() {
+    let four = |module: &str| {
+        let sample = FourBit {
+            codes: vec![0x21; 32],
+            shape: vec![8, 8],
+            block: 64,
+            map: NF4,
+            absmax: vec![1.0],
+            nested: None,
+        };
+        let mut tensors = sample.tensors();
+        for t in &mut tensors {
+            t.name = t.name.replacen("m.", module, 1);
+        }
+        tensors
+    };
+    let tensors: Vec<Stored> = ["q_proj.", "k_proj.", "v_proj."]
+        .into_iter()
+        .flat_map(four)
+        .collect();
+    let model = TestModel::safetensors(&tensors, Value::Null);
+    let path = model.catalog.dir.join("model.safetensors");
+    let whole = std::fs::read(&path).unwrap();
+    let catalog = Catalog::open(&path, OpenOptions::default()).unwrap();
+    let layout = Layout::new(Arc::new(Model::new(catalog, ModelOptions::default())));
+    let model = &layout.model;
+    let id = |name: &str| model.id(name).unwrap();
+    let (weight, fused) = (id("q_proj.weight"), id("qkv_proj.weight"));
+    // Zeros: what is there can be read, and the rest is not there.
+    let cut = std::fs::OpenOptions::new().write(true).open(&path).unwrap();
+    cut.set_len(8).unwrap();
+
+    for _ in 0..2 {
+        let tensor = model.tensor(weight).unwrap();
+        assert!(tensor.values.is_none());
+        assert!(tensor.remark.as_ref().unwrap().contains("truncated"));
+        assert!(!model.is_settled(weight) && !model.is_settled(fused));
+        assert_eq!(
+            model.find("qkv_proj.weight").err().unwrap().errno(),
+            libc::EIO
+        );
+        assert!(layout.try_exists(Node::Raw(weight)).unwrap());
+        for node in [
+            Node::F32(weight),
+            Node::Npy(weight),
+            Node::Meta(weight),
+            Node::TensorDir(fused),
+            Node::Top(Top::ModelJson),
+        ] {
+            assert_eq!(
+                layout.try_exists(node).unwrap_err().errno(),
+                libc::EIO,
+                "{node:?}"
+            );
+        }
+    }
+    std::fs::write(&path, whole).unwrap();
+    for node in [
+        Node::F32(weight),
+        Node::Npy(weight),
+        Node::TensorDir(fused),
+        Node::Top(Top::ModelJson),
+    ] {
+        assert!(layout.try_exists(node).unwrap(), "{node:?}");
+    }
+    assert!(model.find("qkv_proj.weight").unwrap().1.values.is_some());
+    assert!(model.is_settled(weight) && model.is_settled(fused));
+    assert!(model.listing().contains(&fused));
 }

@@ -1,20 +1,11 @@
 //! What a compressed-tensors config says of a module: its group, its format, whether it is ignored.
-//!
-//! Matching is the library's (`compressed_tensors.utils.match`): a target is an exact module path,
-//! `re:` and an expression that must match from the start of the path (Python's `re.match`), or the
-//! name of a PyTorch class. Headers know no classes, so those are taken by what they usually hold.
 
-use std::collections::{BTreeMap, HashMap};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::cell::RefCell;
 
-use fancy_regex::{Regex, RegexBuilder};
 use serde_json::Value;
 
+use super::targets::{Effort, Targets};
 use crate::catalog::Configs;
-
-/// Steps that one expression may backtrack on one path. Only expressions with lookaround or
-/// backreferences backtrack at all, and honest ones need a few hundred.
-const BACKTRACK_LIMIT: usize = 100_000;
 
 /// A model's compressed-tensors config.
 pub struct Config {
@@ -24,7 +15,16 @@ pub struct Config {
     /// Target → index of the group that names it; the later group has a target that two name.
     targets: Targets,
     ignore: Targets,
-    sparsity: Option<String>,
+    effort: Effort,
+    /// The last answer: a layer's formats ask for the same module several times in a row.
+    last: RefCell<Option<(String, bool, Place)>>,
+}
+
+/// What the targets say of a module.
+#[derive(Clone, Copy)]
+struct Place {
+    ignored: bool,
+    group: Option<usize>,
 }
 
 /// One entry of `config_groups`.
@@ -119,9 +119,8 @@ impl Config {
             groups: Vec::new(),
             targets: Targets::default(),
             ignore: Targets::default(),
-            sparsity: value
-                .get("sparsity_config")
-                .and_then(|s| string(s, "format")),
+            effort: Effort::default(),
+            last: RefCell::default(),
         };
         let groups = quantization.get("config_groups").and_then(Value::as_object);
         for (name, group) in groups.into_iter().flatten() {
@@ -130,7 +129,7 @@ impl Config {
             // groups is then read from the tensors.
             let targets = group.get("targets").unwrap_or(group);
             for target in strings(targets) {
-                config.targets.add(target, index);
+                config.targets.add(target, index, &config.effort);
             }
             config.groups.push(Group {
                 name: name.clone(),
@@ -139,26 +138,19 @@ impl Config {
             });
         }
         for target in quantization.get("ignore").into_iter().flat_map(strings) {
-            config.ignore.add(target, 0);
+            config.ignore.add(target, 0, &config.effort);
         }
-        config.targets.sort();
-        config.ignore.sort();
+        for (list, targets) in [("targets", &config.targets), ("ignore", &config.ignore)] {
+            targets.note_left_out(list, &config.effort);
+        }
         config
     }
 
     /// What it says of the module `path` (a tensor's name without `.weight…`). `matrix`: whether
     /// its weight has two dimensions, which is what class names such as `Linear` are taken to mean.
     pub fn module(&self, path: &str, matrix: bool) -> Module<'_> {
-        let ignored = self.ignore.find(path).is_some()
-            || matrix && self.ignore.find_class(path, false).is_some();
-        let group = if ignored {
-            None
-        } else {
-            self.targets
-                .find(path)
-                .or_else(|| self.targets.find_class(path, true).filter(|_| matrix))
-                .and_then(|index| self.groups.get(index))
-        };
+        let Place { ignored, group } = self.place(path, matrix);
+        let group = group.and_then(|index| self.groups.get(index));
         let own = group.and_then(|g| g.format.as_deref());
         let format = own.or(self.format.as_deref());
         Module {
@@ -168,14 +160,34 @@ impl Config {
         }
     }
 
+    fn place(&self, path: &str, matrix: bool) -> Place {
+        let mut last = self.last.borrow_mut();
+        if let Some((of, m, place)) = &*last
+            && of == path
+            && *m == matrix
+        {
+            return *place;
+        }
+        let ignored = self.ignore.find(path, &self.effort).is_some()
+            || matrix && self.ignore.classes.find(path, false).is_some();
+        let group = || {
+            let named = self.targets.find(path, &self.effort);
+            named.or_else(|| self.targets.classes.find(path, true).filter(|_| matrix))
+        };
+        let group = if ignored { None } else { group() };
+        let place = Place { ignored, group };
+        *last = Some((path.to_string(), matrix, place));
+        place
+    }
+
+    /// What a person should know of its expressions: which are not used, and why.
+    pub fn notes(&self) -> Vec<String> {
+        self.effort.notes()
+    }
+
     /// The model's format name, `mixed-precision` included.
     pub fn format(&self) -> Option<&str> {
         self.format.as_deref()
-    }
-
-    /// The format name of its `sparsity_config`, such as `sparse-24-bitmask`.
-    pub fn sparsity_format(&self) -> Option<&str> {
-        self.sparsity.as_deref()
     }
 }
 
@@ -245,106 +257,4 @@ fn block_structure(value: &Value) -> Option<[u64; 2]> {
     }?;
     let sides: [u64; 2] = sides.try_into().ok()?;
     sides.iter().all(|&n| n > 0).then_some(sides)
-}
-
-/// A list of targets, sorted by kind; each belongs to the group of that index.
-#[derive(Default)]
-struct Targets {
-    exact: HashMap<String, usize>,
-    /// Those of `exact` that may be class names, apart: lists of exact paths can be long.
-    classes: BTreeMap<String, usize>,
-    expressions: Vec<Expression>,
-}
-
-impl Targets {
-    fn add(&mut self, target: &str, group: usize) {
-        match target.strip_prefix("re:") {
-            None => {
-                self.exact.insert(target.to_string(), group);
-                if target.starts_with(|c: char| c.is_ascii_uppercase()) && !target.contains('.') {
-                    self.classes.insert(target.to_string(), group);
-                }
-            }
-            Some(text) => match self.expressions.iter_mut().find(|e| e.text == text) {
-                Some(same) => same.group = group,
-                None => self.expressions.push(Expression::new(text, group)),
-            },
-        }
-    }
-
-    /// Of several expressions that match, the library takes the first in the order of their texts.
-    fn sort(&mut self) {
-        self.expressions.sort_by(|a, b| a.text.cmp(&b.text));
-    }
-
-    /// The group of the exact path, else of the first expression that matches it.
-    fn find(&self, path: &str) -> Option<usize> {
-        let exact = self.exact.get(path).copied();
-        exact.or_else(|| {
-            let matching = self.expressions.iter().find(|e| e.matches(path));
-            matching.map(|e| e.group)
-        })
-    }
-
-    /// The group of the class name that fits a matrix at `path` best. Embeddings are told by their
-    /// names; `any` says whether a class that is neither `…Linear` nor an embedding (of which
-    /// headers tell nothing) counts as well.
-    fn find_class(&self, path: &str, any: bool) -> Option<usize> {
-        let last = path.rsplit('.').next().unwrap_or(path);
-        let embedding = last.contains("emb") || matches!(last, "wte" | "wpe");
-        let rank = |class: &str| match () {
-            () if class.contains("Embedding") => 3 * u8::from(embedding),
-            () if class.contains("Linear") => 2,
-            () => u8::from(any),
-        };
-        let fitting = self.classes.iter().filter(|(name, _)| rank(name) > 0);
-        // The best rank; of equals the first in the order of their names.
-        fitting
-            .min_by_key(|(name, _)| u8::MAX - rank(name))
-            .map(|(_, group)| *group)
-    }
-}
-
-/// An expression of Python's `re`, matched from the start of a path.
-struct Expression {
-    text: String,
-    group: usize,
-    /// `None`: this engine cannot compile it, and it counts as not matching.
-    regex: Option<Regex>,
-    /// It once ran past [`BACKTRACK_LIMIT`]; it is not run again.
-    gave_up: AtomicBool,
-}
-
-impl Expression {
-    fn new(text: &str, group: usize) -> Expression {
-        let regex = RegexBuilder::new(&format!(r"\A(?:{text})"))
-            .backtrack_limit(BACKTRACK_LIMIT)
-            .build()
-            .inspect_err(|e| log::warn!("quantization target 're:{text}' is not used: {e}"))
-            .ok();
-        Expression {
-            text: text.to_string(),
-            group,
-            regex,
-            gave_up: AtomicBool::new(false),
-        }
-    }
-
-    fn matches(&self, path: &str) -> bool {
-        let Some(regex) = &self.regex else {
-            return false;
-        };
-        if self.gave_up.load(Ordering::Relaxed) {
-            return false;
-        }
-        regex.is_match(path).unwrap_or_else(|e| {
-            if !self.gave_up.swap(true, Ordering::Relaxed) {
-                log::warn!(
-                    "quantization target 're:{}' is not used: {e} on '{path}'",
-                    self.text
-                );
-            }
-            false
-        })
-    }
 }

@@ -21,6 +21,8 @@ use super::rows::{Rows, Shape};
 use super::scales::{Order, Scales, Zeros, read_order};
 use crate::dtype::Dtype;
 use crate::error::Result;
+use crate::quant::parts::check_inputs;
+use crate::quant::read::part;
 use crate::quant::{Component, Facts, Join, Kernel, Layer, Outcome, Recognised};
 use crate::view::{Floats, SharedView};
 
@@ -62,6 +64,9 @@ impl Head {
             return Err(format!(
                 "{ORDER} has {len} elements, {SHAPE} gives {k} columns"
             ));
+        }
+        if self.order.is_some() {
+            check_inputs(ORDER, k)?;
         }
         let group_size = match self.granularity {
             Granularity::Groups(g) if g > 1 || self.group_size == Some(group) => Some(group),
@@ -252,8 +257,8 @@ struct Packed {
 }
 
 impl Packed {
-    fn order_part<'a>(&self, parts: &'a [SharedView]) -> &'a SharedView {
-        &parts[3 + usize::from(self.zeros.is_some())]
+    fn order_part<'a>(&self, parts: &'a [SharedView]) -> Result<&'a SharedView> {
+        part(parts, 3 + usize::from(self.zeros.is_some()))
     }
 }
 
@@ -264,19 +269,23 @@ impl Kernel for Packed {
             Some(ZeroPart {
                 packed_rows: Some(_),
                 ..
-            }) => Zeros::Packed(parts[3].clone()),
-            Some(_) => Zeros::Bytes(parts[3].clone()),
+            }) => Zeros::Packed(part(parts, 3)?.clone()),
+            Some(_) => Zeros::Bytes(part(parts, 3)?.clone()),
+        };
+        let order = match self.order.clone() {
+            None => None,
+            Some(name) => Some(Order {
+                name,
+                view: self.order_part(parts)?.clone(),
+                groups: OnceLock::new(),
+            }),
         };
         Ok(Arc::new(Floats(Rows {
             shape: self.shape.clone(),
-            words: parts[0].clone(),
-            scales: Scales::Stored(parts[1].clone(), self.scale_dtype),
+            words: part(parts, 0)?.clone(),
+            scales: Scales::Stored(part(parts, 1)?.clone(), self.scale_dtype),
             zeros,
-            order: self.order.clone().map(|name| Order {
-                name,
-                view: self.order_part(parts).clone(),
-                groups: OnceLock::new(),
-            }),
+            order,
         })))
     }
 
@@ -284,9 +293,9 @@ impl Kernel for Packed {
         if self.order.is_none() {
             return Vec::new();
         }
-        let view = self.order_part(parts);
         let (count, columns) = (self.shape.row_scales.max(1), self.shape.columns);
-        match read_order(&**view, count, columns) {
+        let order = self.order_part(parts);
+        match order.and_then(|view| read_order(&**view, count, columns)) {
             Ok(Ok(_)) => Vec::new(),
             Ok(Err(problem)) => vec![format!("{ORDER}: {problem}")],
             Err(e) => vec![e.to_string()],

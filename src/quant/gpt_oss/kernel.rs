@@ -8,10 +8,11 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::tile::{Codes, zeroed};
+use super::tile::Codes;
 use super::{GROUP_BYTES, GROUP_SIZE};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::quant::Kernel;
+use crate::quant::read::{part, zeroed};
 use crate::view::{FloatSource, Floats, Recent, SharedView};
 
 /// Block rows in a tile, at most: output columns. The published models have 2880 and 5760.
@@ -105,16 +106,10 @@ struct Place {
 
 impl Kernel for Experts {
     fn view(&self, parts: &[SharedView]) -> Result<SharedView> {
-        let [blocks, scales] = parts else {
-            return Err(Error::other(
-                libc::EINVAL,
-                format!("gpt-oss blocks of {} parts", parts.len()),
-            ));
-        };
         Ok(Arc::new(Floats(Transposed {
             experts: *self,
-            blocks: blocks.clone(),
-            scales: scales.clone(),
+            blocks: part(parts, 0)?.clone(),
+            scales: part(parts, 1)?.clone(),
             recent: Recent::new(),
         })))
     }

@@ -2,8 +2,9 @@
 
 use super::GROUP_BYTES;
 use crate::dtype::decode::F8_E8M0;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::quant::e2m1;
+use crate::quant::read::zeroed;
 use crate::quant::simd::for_each_cpu;
 
 /// Bytes of a group's codes, and so lines of a group: each holds two output rows.
@@ -114,16 +115,4 @@ fn interleave(upper: &[u8], lower: &[u8]) -> [u8; SIDE] {
             lower[i / 2]
         }
     })
-}
-
-/// That many zeros.
-///
-/// # Errors
-/// ENOMEM.
-pub(super) fn zeroed<T: bytemuck::Zeroable + Clone>(len: usize) -> Result<Vec<T>> {
-    let mut room = Vec::new();
-    room.try_reserve_exact(len)
-        .map_err(|_| Error::other(libc::ENOMEM, format!("no memory for {len} elements")))?;
-    room.resize(len, T::zeroed());
-    Ok(room)
 }

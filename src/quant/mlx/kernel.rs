@@ -10,7 +10,8 @@ use std::sync::Arc;
 use super::config::Mode;
 use crate::dtype::Dtype;
 use crate::dtype::decode::decode;
-use crate::error::{Error, Result};
+use crate::error::Result;
+use crate::quant::read::part;
 use crate::quant::simd::for_each_cpu;
 use crate::quant::{Kernel, bits, e2m1};
 use crate::view::{FloatSource, Floats, SharedView};
@@ -40,22 +41,15 @@ pub(super) struct GroupKernel {
 
 impl Kernel for GroupKernel {
     fn view(&self, parts: &[SharedView]) -> Result<SharedView> {
-        let (words, scales, biases) = match (parts, self.biases) {
-            ([words, scales], None) => (words, scales, None),
-            ([words, scales, biases], Some(dtype)) => {
-                (words, scales, Some((biases.clone(), dtype)))
-            }
-            _ => {
-                return Err(Error::other(
-                    libc::EINVAL,
-                    format!("an MLX layer of {} parts", parts.len()),
-                ));
-            }
+        let part = |i| part(parts, i).cloned();
+        let biases = match self.biases {
+            Some(dtype) => Some((part(2)?, dtype)),
+            None => None,
         };
         Ok(Arc::new(Floats(Groups {
             kernel: *self,
-            words: words.clone(),
-            scales: scales.clone(),
+            words: part(0)?,
+            scales: part(1)?,
             biases,
         })))
     }
@@ -111,6 +105,7 @@ impl Groups {
             Some((view, dtype)) => {
                 let biases = room(&mut scratch.biases, count);
                 widen(view, *dtype, groups.start, raw, biases)?;
+                one_nan(scales, biases);
                 biases
             }
         };
@@ -136,6 +131,16 @@ fn widen(
     view.read_at(first * width as u64, raw)?;
     decode(dtype, raw, 0, out);
     Ok(())
+}
+
+/// Where a bias is NaN makes it and its scale the same one: the sum of two NaN takes either's bits,
+/// and which one changes with the instructions that the loop is compiled to.
+fn one_nan(scales: &mut [f32], biases: &mut [f32]) {
+    for (scale, bias) in scales.iter_mut().zip(biases) {
+        if bias.is_nan() {
+            (*scale, *bias) = (f32::NAN, f32::NAN);
+        }
+    }
 }
 
 thread_local! {

@@ -2,11 +2,12 @@
 
 use std::ops::Range;
 
-use super::strips::{Matrix, zeroed};
+use super::strips::Matrix;
 use super::{Geometry, GroupIndex};
 use crate::dtype::Dtype;
 use crate::dtype::decode::decode;
 use crate::error::{Error, Result};
+use crate::quant::read::zeroed;
 use crate::view::{SharedView, read_all};
 
 /// Scale and zero point of one group of one output, in one word: they are looked up together.

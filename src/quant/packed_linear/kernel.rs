@@ -12,8 +12,9 @@ use super::decode::{Piece, Scratch, decode};
 use super::groups::{Group, Grouping, problems, table};
 use super::strips::Matrix;
 use super::{Geometry, GroupIndex};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::quant::Kernel;
+use crate::quant::read::part;
 use crate::view::{FloatSource, Floats, Recent, SharedView};
 
 impl Kernel for Geometry {
@@ -80,12 +81,7 @@ impl Panel {
 
 impl Linear {
     fn new(geometry: &Geometry, parts: &[SharedView]) -> Result<Linear> {
-        let part = |i: usize| {
-            parts
-                .get(i)
-                .cloned()
-                .ok_or_else(|| Error::other(libc::EIO, "a part of a quantised layer is missing"))
-        };
+        let part = |i| part(parts, i).cloned();
         let (n, scale) = (geometry.n, geometry.scales.bits() as usize / 8);
         let packing = geometry.packing;
         Ok(Linear {

@@ -9,6 +9,7 @@ use super::{Geometry, GroupIndex, Packing};
 use crate::catalog::{Catalog, StoredTensor};
 use crate::dtype::Dtype;
 use crate::quant::module::{Module, elsewhere};
+use crate::quant::parts::check_inputs;
 use crate::quant::{Component, Join, Layer, Outcome, Recognised, Recogniser, Target};
 
 /// The anchor's name after the module path.
@@ -146,10 +147,13 @@ impl<'a> Model<'a> {
             return Err("the shapes are AWQ's, which has no g_idx, and there is one".into());
         }
         match tensor.dtype.known().filter(|d| is_integer(*d)) {
-            Some(dtype) if *tensor.shape == [shape.k] => Ok(Some(GroupIndex {
-                name: tensor.name.clone(),
-                dtype,
-            })),
+            Some(dtype) if *tensor.shape == [shape.k] => {
+                check_inputs(&tensor.name, shape.k)?;
+                Ok(Some(GroupIndex {
+                    name: tensor.name.clone(),
+                    dtype,
+                }))
+            }
             _ => Err(format!(
                 "g_idx is {} {:?}; it must be integers, one for each of {} inputs",
                 tensor.dtype, tensor.shape, shape.k

@@ -4,7 +4,8 @@ use std::array;
 use std::cell::RefCell;
 use std::ops::Range;
 
-use crate::error::{Error, Result};
+use crate::error::Result;
+use crate::quant::read::zeroed;
 use crate::view::SharedView;
 
 /// Strips that are read before their words are turned: enough to fill a cache line of what is
@@ -24,17 +25,6 @@ thread_local! {
 pub(super) struct Matrix {
     bytes: SharedView,
     row_bytes: usize,
-}
-
-/// A buffer of zeros, or ENOMEM: a hostile file may ask for any size.
-pub(super) fn zeroed<T: Default + Clone>(len: usize) -> Result<Vec<T>> {
-    let mut out = Vec::new();
-    out.try_reserve_exact(len).map_err(|_| {
-        let bytes = len.saturating_mul(size_of::<T>());
-        Error::other(libc::ENOMEM, format!("no memory for {bytes} bytes"))
-    })?;
-    out.resize(len, T::default());
-    Ok(out)
 }
 
 impl Matrix {

@@ -130,13 +130,11 @@ fn the_format_is_the_groups_own_where_it_has_one() {
 #[test]
 fn older_places_and_spellings_are_read() {
     let c = config(json!({"compression_config": {
-        "sparsity_config": {"format": "sparse-24-bitmask"},
         "config_groups": {
             "W4A16": ["re:preset"],
             "b": {"targets": ["Linear"], "weights": {
                 "num_bits": 8, "type": "FLOAT", "strategy": "Block",
                 "block_structure": "64x128", "symmetric": true}}}}}));
-    assert_eq!(c.sparsity_format(), Some("sparse-24-bitmask"));
     let w = c.module("q", true).weights().unwrap();
     assert_eq!(w.strategy, Some(Strategy::Block));
     assert_eq!(w.block_structure, Some([64, 128]));
@@ -164,4 +162,58 @@ fn other_methods_configs_are_not_ours() {
         "group_size": "x", "block_structure": [0, 1]}}}, "ignore": {"a": 1}}});
     let c = Config::new(&configs(odd)).unwrap();
     assert!(c.module("a", true).group.is_none());
+}
+
+/// A hostile config of a few hundred kilobytes must not hang the mount: neither many expressions,
+/// nor large ones, nor many class names.
+#[test]
+fn expressions_beyond_the_limit_are_left_out_and_named() {
+    let many: Vec<String> = (0..20_000)
+        .map(|i| format!(r"re:.*\.x{i}\.(q|k)_proj$"))
+        .collect();
+    let start = std::time::Instant::now();
+    let c = groups(
+        json!({"g": {"targets": ["Linear"], "weights": {"num_bits": 4}}}),
+        json!(many),
+    );
+    for layer in 0..2000 {
+        let path = format!("model.layers.{layer}.mlp.experts.{layer}.down_proj");
+        assert!(!c.module(&path, true).ignored);
+    }
+    assert!(c.module("a.x999.q_proj", true).ignored);
+    assert!(!c.module("a.x1000.q_proj", true).ignored);
+    assert!(start.elapsed().as_secs() < 15, "{:?}", start.elapsed());
+    let notes = c.notes();
+    assert!(
+        notes[0].contains("of 20000 're:' entries in ignore only the first 1000"),
+        "{notes:?}"
+    );
+}
+
+#[test]
+fn what_honest_models_write_compiles_and_what_is_huge_does_not() {
+    let honest = [
+        r"re:(?:model\.)?\w+\.\d+\.\w+\.(q|k|v)_proj$",
+        "re:.*self_attn.*",
+        r"re:^(?!.*vision)[\w.]+\.\d+\.mlp\..*",
+        "re:model.layers.[0-9]+.mlp.experts.*(gate|up|down)_proj",
+    ];
+    let c = groups(json!({"g": {"targets": honest}}), Value::Null);
+    assert_eq!(c.notes(), Vec::<String>::new());
+    assert!(
+        c.module("model.layers.7.self_attn.q_proj", true)
+            .group
+            .is_some()
+    );
+
+    let huge = groups(
+        json!({"g": {"targets": [r"re:(\w{100}){100}"]}}),
+        Value::Null,
+    );
+    assert!(
+        huge.notes()[0].contains("is not used"),
+        "{:?}",
+        huge.notes()
+    );
+    assert_eq!(huge.notes().len(), 1);
 }

@@ -7,7 +7,9 @@ use crate::dtype::Dtype;
 use crate::dtype::decode::{F4, F8_E4M3, F8_E8M0, decode};
 use crate::quant::bits;
 use crate::quant::mlx::{BITS, GROUP_SIZES};
+use crate::quant::simd::plainly;
 use crate::quant::testing::{Stored, TestModel, assert_values, random_bytes, stored};
+use crate::view::read_all;
 
 fn hex(text: &str) -> Vec<u8> {
     let digits: Vec<u8> = text.bytes().filter(|b| *b != b' ').collect();
@@ -114,6 +116,37 @@ fn the_modes_without_biases() {
     assert_eq!(mxfp4(0)[2].to_bits(), 0x0040_0000);
     assert_eq!(mxfp4(254)[4], f32::INFINITY);
     assert!(mxfp4(255).iter().all(|v| v.is_nan()));
+}
+
+/// NaN has many spellings. Which of two a sum takes is the instruction's choice, so every build and
+/// every piece of a read must be given the same two: also where the product alone is NaN (∞ · 0).
+#[test]
+fn sums_of_two_nans_have_the_same_bits_everywhere() {
+    let f32s = |bits: &[u32]| {
+        let bytes = bits.iter().flat_map(|b| b.to_le_bytes());
+        bytes.collect::<Vec<u8>>()
+    };
+    let scales = [0xFFC0_0001u32, 0x7F80_0000, 0x3F80_0000, 0x7FC0_1234];
+    let biases = [0x7FC0_0002u32, 0xFFC0_0003, 0xFFFF_FFFF, 0x3F80_0000];
+    for bits in &BITS {
+        let words = 4 * u64::from(*bits);
+        let codes: Vec<u8> = (0..words * 4).map(|i| (i * 37) as u8).collect();
+        let tensors = [
+            stored("a.weight", Dtype::U32, &[1, words], codes),
+            stored("a.scales", Dtype::F32, &[1, 4], f32s(&scales)),
+            stored("a.biases", Dtype::F32, &[1, 4], f32s(&biases)),
+        ];
+        let model = TestModel::safetensors(&tensors, config(*bits, 32));
+        let view = model.view("a.weight");
+        let all = read_all(&*view).unwrap();
+        assert!(all == plainly(|| read_all(&*view).unwrap()), "{bits} bits");
+        for (i, value) in all.as_chunks::<4>().0[..96].iter().enumerate() {
+            assert_eq!(*value, f32::NAN.to_le_bytes(), "{bits} bits, value {i}");
+            let mut alone = [0; 4];
+            view.read_at(4 * i as u64, &mut alone).unwrap();
+            assert_eq!(*value, alone, "{bits} bits, value {i}");
+        }
+    }
 }
 
 /// Longer than what is fetched at a time, so that pieces meet inside groups and inside rows.

@@ -209,3 +209,23 @@ fn an_index_in_another_file_is_missed() {
     let partial = Catalog::open(dir.path(), options).unwrap();
     assert!(reason(&partial).contains("l.g_idx is not in the files at hand"));
 }
+
+/// A sparse file costs nothing to write; its order, read whole, would cost the machine's memory.
+#[test]
+fn an_order_for_too_many_inputs_is_refused() {
+    let k = 1u64 << 27;
+    let model = TestModel::sparse(
+        &[
+            ("l.qweight", Dtype::I32, &[k / 8, 8]),
+            ("l.qzeros", Dtype::I32, &[1, 1]),
+            ("l.scales", Dtype::F16, &[1, 8]),
+            ("l.g_idx", Dtype::I32, &[k]),
+        ],
+        Value::Null,
+    );
+    let reason = model.reason("l.weight");
+    assert!(
+        reason.contains("134217728 inputs, at most 67108864"),
+        "{reason}"
+    );
+}

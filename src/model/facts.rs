@@ -1,0 +1,83 @@
+//! Facts that lie in tensor data: fetched in the background, or by who needs one first.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use super::{Model, TensorId};
+use crate::quant::Outcome;
+
+/// How long to wait before each try to fetch facts. A disk or a network that fails for longer is
+/// reported: the next request tries again.
+const RETRIES: [Duration; 4] = [
+    Duration::ZERO,
+    Duration::from_millis(100),
+    Duration::from_millis(300),
+    Duration::from_secs(1),
+];
+
+/// Threads that fetch facts for a listing: they wait for the disk, not for a core.
+pub(super) const LISTING_THREADS: usize = 4;
+
+impl Model {
+    /// Whether everything is known without reading tensor data (any more).
+    pub fn is_ready(&self) -> bool {
+        self.ready.load(Ordering::Acquire)
+    }
+
+    /// Fetches what facts are not known yet, and says whether all are known now: what is said of
+    /// the model as a whole stays so only then.
+    pub fn is_whole(&self) -> bool {
+        self.fetch_facts(LISTING_THREADS);
+        self.is_ready()
+    }
+
+    /// Whether [`Model::tensor`] answers for `id` without reading tensor data.
+    pub fn is_immediate(&self, id: TensorId) -> bool {
+        if self.is_ready() || self.is_settled(id) {
+            return true;
+        }
+        self.is_stored(id)
+            && self.layer_of(id).is_none_or(|l| {
+                let slot = &self.layers[l as usize];
+                slot.resolved.is_certain() || !matches!(slot.recognised.outcome, Outcome::Facts(_))
+            })
+    }
+
+    /// Fetches the facts that lie in tensor data, on `threads` threads, and returns when all are
+    /// known, or could not be read for a while. To be run in the background; requests that need
+    /// one earlier, or after it could not be read, fetch it themselves.
+    pub fn fetch_facts(&self, threads: usize) {
+        // Who waited in vain once is not made to wait again.
+        let tries = match self.gave_up.load(Ordering::Relaxed) {
+            true => 1,
+            false => RETRIES.len(),
+        };
+        for &wait in &RETRIES[..tries] {
+            if self.is_ready() {
+                return;
+            }
+            std::thread::sleep(wait);
+            self.fetch_facts_once(threads);
+            let all = self.layers.iter().all(|slot| slot.resolved.is_certain());
+            self.ready.store(all, Ordering::Release);
+        }
+        self.gave_up.store(true, Ordering::Relaxed);
+    }
+
+    fn fetch_facts_once(&self, threads: usize) {
+        let next = AtomicU32::new(0);
+        std::thread::scope(|scope| {
+            for _ in 0..threads.max(1) {
+                scope.spawn(|| {
+                    loop {
+                        let i = next.fetch_add(1, Ordering::Relaxed);
+                        if i >= self.layer_count() {
+                            break;
+                        }
+                        let _ = self.layer_answer(i);
+                    }
+                });
+            }
+        });
+    }
+}

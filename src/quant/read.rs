@@ -1,0 +1,34 @@
+//! What kernels need of their parts and of memory.
+
+use crate::error::{Error, Result};
+use crate::view::SharedView;
+
+/// Part `index` of a layer.
+///
+/// # Errors
+/// EIO: there are fewer, which the format's description rules out.
+pub fn part(parts: &[SharedView], index: usize) -> Result<&SharedView> {
+    let lacks = || {
+        format!(
+            "a quantised layer of {} parts lacks part {index}",
+            parts.len()
+        )
+    };
+    parts
+        .get(index)
+        .ok_or_else(|| Error::other(libc::EIO, lacks()))
+}
+
+/// That many zeros.
+///
+/// # Errors
+/// ENOMEM: a hostile file may ask for any size.
+pub fn zeroed<T: Default + Clone>(len: usize) -> Result<Vec<T>> {
+    let mut room = Vec::new();
+    room.try_reserve_exact(len).map_err(|_| {
+        let bytes = len.saturating_mul(size_of::<T>());
+        Error::other(libc::ENOMEM, format!("no memory for {bytes} bytes"))
+    })?;
+    room.resize(len, T::default());
+    Ok(room)
+}
