@@ -10,7 +10,7 @@ use serde_json::json;
 use crate::catalog::{self, OpenOptions, Problem};
 use crate::cli::VerifyArgs;
 use crate::model::{JoinOf, Model, ModelOptions, Origin, TensorId};
-use crate::statistics::parallel;
+use crate::parallel;
 use crate::text::{plural, printable};
 use crate::view::View;
 

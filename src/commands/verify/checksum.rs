@@ -16,7 +16,7 @@ use super::file_of;
 use crate::catalog::Problem;
 use crate::model::{Model, TensorId};
 use crate::names::file_name;
-use crate::statistics::parallel;
+use crate::parallel;
 use crate::view::View;
 
 /// Bytes hashed at a time.
