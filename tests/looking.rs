@@ -189,6 +189,27 @@ fn pictures_go_to_a_pipe_as_png_or_as_plain_shades() {
 }
 
 #[test]
+fn names_longer_than_any_column_are_printed() {
+    let long = "n".repeat(70_000);
+    let deep = vec![1; 40_000];
+    let tensors = |v: f32| model(&[(&long, &deep, &[v]), ("b", &[1], &[v])]);
+    let ((_a, a), (_b, b)) = (tensors(1.0), tensors(2.0));
+    for text in [
+        out(0, &["ls", &a]),
+        out(0, &["stat", &a]),
+        out(1, &["diff", &a, &b]),
+    ] {
+        let line = |name: &str| {
+            text.lines()
+                .find(|l| l.trim_start_matches("~ ").starts_with(name))
+        };
+        assert!(line(&long).is_some());
+        // The others' columns stay columns.
+        assert!(line("b ").is_some_and(|l| l.chars().count() < 1000));
+    }
+}
+
+#[test]
 fn hostile_names_never_reach_the_terminal_raw() {
     let evil = "\x1b]0;evil\x07\u{202e}";
     let (_a, a) = model(&[(evil, &[1], &[1.0])]);
