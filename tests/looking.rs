@@ -225,10 +225,25 @@ fn hostile_names_never_reach_the_terminal_raw() {
     let sums = format!("{a}/sums");
     out(0, &["verify", "--checksum", &sums, &a]);
     texts.push(out(1, &["verify", "--checksum", &sums, &b]));
+    // A problem that the names of a damaged model are in.
+    let dir = tempfile::tempdir().unwrap();
+    let damaged = format!(
+        r#"{{"{}": {{"dtype": "F32", "shape": [2], "data_offsets": [0, 4]}}}}"#,
+        "\u{9b}2J\u{202e}"
+    );
+    let mut file = (damaged.len() as u64).to_le_bytes().to_vec();
+    file.extend_from_slice(damaged.as_bytes());
+    file.extend_from_slice(&[0; 4]);
+    std::fs::write(dir.path().join("model.safetensors"), file).unwrap();
+    let damaged = dir.path().to_str().unwrap();
+    let found = out(1, &["verify", "--json", damaged]);
+    let value: Value = serde_json::from_str(&found).unwrap();
+    assert_eq!(value[0]["tensor"], "\u{9b}2J\u{202e}");
+    texts.push(found);
     let error = stfs(&["show", &a, "\x1b[31m"]).stderr;
     texts.push(String::from_utf8(error).unwrap());
     for text in texts {
-        let raw = |c: char| matches!(c, '\x1b' | '\x07' | '\u{202e}');
+        let raw = |c: char| matches!(c, '\x1b' | '\x07' | '\u{9b}' | '\u{202e}');
         assert!(!text.contains(raw), "{text:?}");
     }
 }

@@ -135,8 +135,7 @@ fn print(
             .iter()
             .map(|p| json!({"file": p.file, "tensor": p.tensor, "problem": p.problem}))
             .collect();
-        serde_json::to_writer_pretty(&mut out, &all)?;
-        writeln!(out)?;
+        super::write_json(&mut out, &all)?;
     } else {
         for p in problems {
             let (file, problem) = (printable(&p.file), printable(&p.problem));
