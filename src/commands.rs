@@ -15,6 +15,7 @@ mod diff;
 mod gpu;
 mod logging;
 mod ls;
+mod man;
 pub mod mount;
 mod mounts;
 mod progress;
@@ -56,10 +57,8 @@ pub fn run(command: Command) -> Result<ExitCode> {
             print(&text)
         }
         Command::Man => {
-            let mut text = Vec::new();
             let command = <Cli as clap::CommandFactory>::command();
-            clap_mangen::Man::new(command).render(&mut text)?;
-            print(&text)
+            print(man::page(command)?.as_bytes())
         }
     }
 }

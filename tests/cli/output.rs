@@ -232,6 +232,22 @@ fn completions_and_the_manual_page_are_generated() {
         man.contains(".TH stfs 1") && man.contains(".SH NAME"),
         "{man}"
     );
+    // It is the one page: every command's part is in it, and it refers to no others of ours.
+    for (command, flag) in [
+        ("mount", "\\-\\-gpu\\-limit"),
+        ("ls", "\\-\\-why"),
+        ("verify", "\\-\\-checksum"),
+        ("gpu upload", "\\-\\-pin"),
+        ("gpu status", "\\-\\-devices"),
+    ] {
+        let part = man.split_once(&format!(".SS \"stfs {command}\"\n"));
+        let part = part.and_then(|(_, after)| after.split("\n.S").next());
+        assert!(part.is_some_and(|p| p.contains(flag)), "{command}: {man}");
+    }
+    assert!(!man.contains("stfs\\-mount(1)"), "{man}");
+    assert_eq!(man.matches(".TH").count(), 1);
+    assert_eq!(man.matches(".SH NAME").count(), 1);
+    assert!(man.is_ascii(), "what troff cannot read as it is");
 }
 
 #[test]
