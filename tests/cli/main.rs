@@ -8,6 +8,7 @@ mod bad_models;
 mod life;
 mod ordinary;
 mod output;
+mod packaging;
 mod places;
 mod terminal;
 
