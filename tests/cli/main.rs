@@ -10,6 +10,7 @@ mod ordinary;
 mod output;
 mod packaging;
 mod places;
+mod progress;
 mod terminal;
 
 use std::path::PathBuf;
