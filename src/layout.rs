@@ -9,6 +9,7 @@ use crate::model::{Model, TensorId};
 use crate::tree::{Branch, DirIndex, NameTree};
 
 mod files;
+mod generated;
 mod listing;
 
 pub use files::OtherFile;
@@ -155,9 +156,7 @@ pub struct Layout {
     cut_names: std::collections::HashMap<String, TensorId>,
     dir_stat: Stat,
     all_stat: Stat,
-    model_json_len: OnceLock<u64>,
-    index_json_len: OnceLock<u64>,
-    export_lens: [OnceLock<u64>; Export::ALL.len()],
+    generated: generated::GeneratedFiles,
     meta_lens: Vec<std::sync::atomic::AtomicU32>,
 }
 
@@ -174,9 +173,7 @@ impl Layout {
             cut_names,
             dir_stat: model.catalog.dir_stat(),
             all_stat: model.catalog.stat(),
-            model_json_len: OnceLock::new(),
-            index_json_len: OnceLock::new(),
-            export_lens: Default::default(),
+            generated: Default::default(),
             meta_lens: (0..model.id_count()).map(|_| 0.into()).collect(),
             model,
         }
@@ -196,9 +193,7 @@ impl Layout {
     /// first: not to be done on a thread that others wait for.
     pub fn attr_may_wait(&self, node: Node) -> bool {
         match node {
-            Node::Top(Top::ModelJson) => self.model_json_len.get().is_none(),
-            Node::Top(Top::IndexJson) => self.index_json_len.get().is_none(),
-            Node::Export(e) => self.export_lens[e as usize].get().is_none(),
+            Node::Top(_) | Node::Export(_) => self.is_unmeasured(node),
             _ => node
                 .tensor()
                 .is_some_and(|id| id < self.model.id_count() && !self.model.is_immediate(id)),
@@ -307,12 +302,7 @@ impl Layout {
         use std::sync::atomic::Ordering::Relaxed;
         let tensor = |id| self.model.tensor(id).ok();
         match node {
-            Node::Top(Top::ModelJson) => *self
-                .model_json_len
-                .get_or_init(|| crate::meta::model_json(&self.model).len() as u64),
-            Node::Top(Top::IndexJson) => *self
-                .index_json_len
-                .get_or_init(|| crate::meta::index_json(&self.model).len() as u64),
+            Node::Top(_) | Node::Export(_) => self.generated_len(node).unwrap_or(0),
             Node::Raw(id) => tensor(id).map_or(0, |t| t.nbytes),
             Node::F32(id) => tensor(id).and_then(|t| t.f32_len()).unwrap_or(0),
             Node::Meta(id) => {
@@ -332,8 +322,6 @@ impl Layout {
                 .and_then(|t| t.values.as_ref())
                 .map_or(0, |v| crate::preview::png_len(&v.shape)),
             Node::TreeLink(dir, id) => self.tree().link_target(&self.model, dir, id).len() as u64,
-            Node::Export(e) => *self.export_lens[e as usize]
-                .get_or_init(|| e.view(&self.model).map_or(0, |v| v.len())),
             Node::File(i) => self.other_files.get(i as usize).map_or(0, |f| f.stat.len),
             _ => 0,
         }
