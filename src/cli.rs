@@ -40,7 +40,7 @@ pub enum Command {
     /// Write a tensor to standard output, without mounting
     Cat(CatArgs),
     /// Show a picture of a tensor in the terminal, without mounting
-    Show(ShowArgs),
+    Show(TensorArgs),
     /// Statistics of every weight, without mounting
     Stat(StatArgs),
     /// Check a model's files and quantized layers, and list every problem
@@ -154,14 +154,22 @@ pub struct LsArgs {
     pub why: bool,
 }
 
-/// Flags of `cat`.
+/// Which tensor of which model: the flags of `show`.
 #[derive(Debug, Clone, Args)]
-pub struct CatArgs {
+pub struct TensorArgs {
     #[command(flatten)]
     #[allow(missing_docs)]
     pub model: ModelArgs,
     /// The tensor's name
     pub tensor: String,
+}
+
+/// Flags of `cat`.
+#[derive(Debug, Clone, Args)]
+pub struct CatArgs {
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub of: TensorArgs,
     /// What to write of it
     #[arg(long, value_enum, default_value_t = ViewName::Raw)]
     pub view: ViewName,
@@ -230,16 +238,6 @@ pub struct GpuStatusArgs {
     /// Print JSON
     #[arg(long)]
     pub json: bool,
-}
-
-/// Flags of `show`.
-#[derive(Debug, Clone, Args)]
-pub struct ShowArgs {
-    #[command(flatten)]
-    #[allow(missing_docs)]
-    pub model: ModelArgs,
-    /// The tensor's name
-    pub tensor: String,
 }
 
 /// Flags of `stat`.

@@ -15,15 +15,19 @@ mod diff;
 mod gpu;
 mod logging;
 mod ls;
+mod man;
 pub mod mount;
 mod mounts;
 mod progress;
 mod show;
 mod stat;
+mod table;
 mod terminal;
 mod umount;
 mod verify;
 mod weights;
+
+use table::words as table;
 
 /// The command line makes no sense: exit code 2.
 #[derive(Debug, thiserror::Error)]
@@ -53,10 +57,8 @@ pub fn run(command: Command) -> Result<ExitCode> {
             print(&text)
         }
         Command::Man => {
-            let mut text = Vec::new();
             let command = <Cli as clap::CommandFactory>::command();
-            clap_mangen::Man::new(command).render(&mut text)?;
-            print(&text)
+            print(man::page(command)?.as_bytes())
         }
     }
 }
@@ -117,29 +119,6 @@ fn print(text: &[u8]) -> Result<ExitCode> {
     out.write_all(text)?;
     out.flush()?;
     Ok(ExitCode::SUCCESS)
-}
-
-/// Beyond this many characters a column is no longer one; Rust's own limit is 65,535.
-const MAX_WIDTH: usize = 200;
-
-/// Lays out a table: the first row is its head, columns are as wide as they need be.
-fn table<const N: usize>(rows: &[[String; N]]) -> String {
-    use std::fmt::Write as _;
-    let mut text = String::new();
-    let width = |i: usize| {
-        let longest = rows.iter().map(|r| r[i].chars().count()).max();
-        longest.unwrap_or(0).min(MAX_WIDTH)
-    };
-    let widths: [usize; N] = std::array::from_fn(width);
-    for cells in rows {
-        for (i, (cell, width)) in cells.iter().zip(widths).enumerate() {
-            let _ = match i + 1 < N {
-                true => write!(text, "{cell:<width$}  "),
-                false => writeln!(text, "{cell}"),
-            };
-        }
-    }
-    text
 }
 
 /// Writes pretty JSON and a newline. Names in it cannot do anything to a terminal.

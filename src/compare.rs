@@ -7,8 +7,9 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::error::Result;
+use crate::parallel;
 use crate::quant::simd::for_each_cpu;
-use crate::statistics::{Spans, parallel, read_values};
+use crate::statistics::{Spans, read_values};
 use crate::view::View;
 
 /// How far b lies from a.

@@ -5,7 +5,6 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use crate::dtype::Dtype;
-use crate::error::Result;
 use crate::model::{JoinOf, Model, Origin, TensorId};
 use crate::quant::Target;
 use crate::view::SharedView;
@@ -15,7 +14,8 @@ mod fused;
 mod manifest;
 mod safetensors;
 
-use assembly::{Assembly, Piece};
+use assembly::Piece;
+pub use assembly::{Assembly, Plan};
 
 /// A file under `export/`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -53,19 +53,20 @@ impl Export {
         }
     }
 
-    /// The file's bytes. Waits for facts where which tensors there are depends on them.
-    ///
-    /// # Errors
-    /// There is not enough memory for the plan.
-    pub fn view(self, model: &Arc<Model>) -> Result<SharedView> {
-        let safetensors = |items| safetensors::view(model.clone(), items);
-        Ok(match self {
-            Export::Merged => safetensors(merged(model)),
-            Export::Floats => safetensors(floats(model)),
-            Export::Fused => safetensors(fused::items(model)),
-            Export::Bin => manifest::bin(model.clone()),
+    /// What stands where in the file. Waits for facts where which tensors there are depends on them.
+    pub fn plan(self, model: &Model) -> Plan {
+        match self {
+            Export::Merged => safetensors::plan(model, merged(model)),
+            Export::Floats => safetensors::plan(model, floats(model)),
+            Export::Fused => safetensors::plan(model, fused::items(model)),
+            Export::Bin => manifest::bin(model),
             Export::Manifest => manifest::json(model),
-        })
+        }
+    }
+
+    /// The file's bytes, of a plan of their own.
+    pub fn view(self, model: &Arc<Model>) -> SharedView {
+        Arc::new(Arc::new(self.plan(model)).view(model.clone()))
     }
 }
 
@@ -99,13 +100,13 @@ impl Item {
 
     /// A tensor's values.
     fn values(model: &Model, id: TensorId) -> Option<Item> {
-        let values = model.tensor(id).ok()?.values.as_ref()?;
+        let tensor = model.tensor(id).ok()?;
         Some(Item {
             id,
             as_values: true,
             dtype: Dtype::F32,
-            shape: values.shape.clone(),
-            nbytes: values.numel() * 4,
+            shape: tensor.values.as_ref()?.shape.clone(),
+            nbytes: tensor.f32_len()?,
         })
     }
 

@@ -3,7 +3,7 @@
 
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, OnceLock};
 use std::time::{Instant, SystemTime};
 
 use crate::error::{Error, Result};
@@ -69,8 +69,6 @@ pub struct Fs {
     gpu: Gpu,
     /// All stored tensors as one piece of device memory, laid out when it is first asked about.
     arena: OnceLock<Arc<Arena>>,
-    /// `index.json` while somebody has it open: tens of megabytes at 100,000 tensors.
-    index_json: Mutex<Weak<[u8]>>,
     served: AtomicU64,
     started: Instant,
 }
@@ -98,7 +96,6 @@ impl Fs {
             handles: Handles::default(),
             gpu: Gpu::new(gpu),
             arena: OnceLock::new(),
-            index_json: Mutex::new(Weak::<[u8; 0]>::new()),
             served: AtomicU64::new(0),
             started: Instant::now(),
         }
@@ -222,17 +219,13 @@ impl Fs {
     /// As [`Fs::open`].
     pub fn view(&self, node: Node) -> Result<SharedView> {
         let model = &self.layout.model;
-        let memory = |bytes: Vec<u8>| Arc::new(Bytes(bytes.into())) as SharedView;
         let missing = || Error::NotFound("no such file".into());
         match node {
             Node::Raw(id) => model.raw(id),
             Node::F32(id) => model.f32(id)?.ok_or_else(missing),
             Node::Npy(id) => model.npy(id)?.ok_or_else(missing),
-            Node::Meta(id) => Ok(memory(crate::meta::meta_json(model, id))),
-            Node::Top(Top::ModelJson) => Ok(memory(crate::meta::model_json(model))),
-            Node::Top(Top::IndexJson) => Ok(Arc::new(Bytes(self.shared_index()))),
+            Node::Meta(id) => Ok(Arc::new(Bytes(crate::meta::meta_json(model, id).into()))),
             Node::Preview(id) => Ok(Arc::new(self.picture(id))),
-            Node::Export(e) => e.view(model),
             Node::File(i) => {
                 let file = self
                     .layout
@@ -244,7 +237,7 @@ impl Fs {
                     len: file.len(),
                 })))
             }
-            _ => Err(missing()),
+            _ => self.layout.generated_view(node).ok_or_else(missing),
         }
     }
 
@@ -264,18 +257,6 @@ impl Fs {
             .get(fh)
             .and_then(|f| f.picture.as_ref().map(|p| !p.is_made()))
             .unwrap_or(false)
-    }
-
-    fn shared_index(&self) -> Arc<[u8]> {
-        let mut shared = self
-            .index_json
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        shared.upgrade().unwrap_or_else(|| {
-            let bytes: Arc<[u8]> = crate::meta::index_json(&self.layout.model).into();
-            *shared = Arc::downgrade(&bytes);
-            bytes
-        })
     }
 
     /// An open file.

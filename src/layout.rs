@@ -10,6 +10,7 @@ use crate::model::{Model, TensorId};
 use crate::tree::{Branch, DirIndex, NameTree};
 
 mod files;
+mod generated;
 mod listing;
 
 pub use files::OtherFile;
@@ -154,9 +155,7 @@ pub struct Layout {
     tree: OnceLock<NameTree>,
     dir_stat: Stat,
     all_stat: Stat,
-    model_json_len: OnceLock<u64>,
-    index_json_len: OnceLock<u64>,
-    export_lens: [OnceLock<u64>; Export::ALL.len()],
+    generated: generated::GeneratedFiles,
     meta_lens: Vec<std::sync::atomic::AtomicU32>,
 }
 
@@ -168,9 +167,7 @@ impl Layout {
             tree: OnceLock::new(),
             dir_stat: model.catalog.dir_stat(),
             all_stat: model.catalog.stat(),
-            model_json_len: OnceLock::new(),
-            index_json_len: OnceLock::new(),
-            export_lens: Default::default(),
+            generated: Default::default(),
             meta_lens: (0..model.id_count()).map(|_| 0.into()).collect(),
             model,
         }
@@ -190,9 +187,7 @@ impl Layout {
     /// first: not to be done on a thread that others wait for.
     pub fn attr_may_wait(&self, node: Node) -> bool {
         match node {
-            Node::Top(Top::ModelJson) => self.model_json_len.get().is_none(),
-            Node::Top(Top::IndexJson) => self.index_json_len.get().is_none(),
-            Node::Export(e) => self.export_lens[e as usize].get().is_none(),
+            Node::Top(_) | Node::Export(_) => self.is_unmeasured(node),
             _ => node
                 .tensor()
                 .is_some_and(|id| id < self.model.id_count() && !self.model.is_immediate(id)),
@@ -317,12 +312,7 @@ impl Layout {
         use std::sync::atomic::Ordering::Relaxed;
         let tensor = |id| self.model.tensor(id).ok();
         match node {
-            Node::Top(Top::ModelJson) => self.once(&self.model_json_len, || {
-                crate::meta::model_json(&self.model).len() as u64
-            }),
-            Node::Top(Top::IndexJson) => self.once(&self.index_json_len, || {
-                crate::meta::index_json(&self.model).len() as u64
-            }),
+            Node::Top(_) | Node::Export(_) => self.generated_len(node).unwrap_or(0),
             Node::Raw(id) => tensor(id).map_or(0, |t| t.nbytes),
             Node::F32(id) => tensor(id).and_then(|t| t.f32_len()).unwrap_or(0),
             Node::Meta(id) => {
@@ -345,19 +335,8 @@ impl Layout {
                 .and_then(|t| t.values.as_ref())
                 .map_or(0, |v| crate::preview::png_len(&v.shape)),
             Node::TreeLink(dir, id) => self.tree().link_target(&self.model, dir, id).len() as u64,
-            Node::Export(e) => self.once(&self.export_lens[e as usize], || {
-                e.view(&self.model).map_or(0, |v| v.len())
-            }),
             Node::File(i) => self.other_files.get(i as usize).map_or(0, |f| f.stat.len),
             _ => 0,
-        }
-    }
-
-    /// A length that depends on the whole model, kept once all of that is known.
-    fn once(&self, kept: &OnceLock<u64>, make: impl FnOnce() -> u64) -> u64 {
-        match self.model.is_whole() {
-            true => *kept.get_or_init(make),
-            false => make(),
         }
     }
 

@@ -25,6 +25,7 @@ pub mod meta;
 pub mod model;
 pub mod mounts;
 pub mod names;
+pub mod parallel;
 pub mod preview;
 pub mod quant;
 pub mod statistics;

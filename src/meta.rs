@@ -20,7 +20,7 @@ pub fn meta_json(model: &Model, id: TensorId) -> Vec<u8> {
     if let Some(values) = &tensor.values {
         views.insert(
             "f32".into(),
-            json!({"dtype": "F32", "shape": values.shape, "nbytes": values.numel() * 4, "exact": values.exact}),
+            json!({"dtype": "F32", "shape": values.shape, "nbytes": tensor.f32_len(), "exact": values.exact}),
         );
     }
     if let Some(npy) = model.npy_kind(id) {
@@ -148,8 +148,9 @@ pub fn index_entry(model: &Model, id: TensorId, tensor: &Tensor) -> Value {
     })
 }
 
-fn push_json(out: &mut Vec<u8>, value: &impl serde::Serialize) {
-    // Writing to a Vec cannot fail, and every value here has string keys.
+/// Appends JSON on one line. Keys must be strings, as all keys of this program are.
+pub(crate) fn push_json(out: &mut Vec<u8>, value: &(impl serde::Serialize + ?Sized)) {
+    // Writing to a Vec cannot fail.
     let _ = serde_json::to_writer(out, value);
 }
 

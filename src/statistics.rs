@@ -6,11 +6,11 @@
 //! however many threads took part.
 
 use crate::error::Result;
+use crate::parallel;
 use crate::view::View;
 
 mod histogram;
 mod loops;
-pub mod parallel;
 
 pub use histogram::Histogram;
 use loops::First;

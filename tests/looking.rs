@@ -209,6 +209,27 @@ fn pictures_go_to_a_pipe_as_png_or_as_plain_shades() {
 }
 
 #[test]
+fn names_longer_than_any_column_are_printed() {
+    let long = "n".repeat(70_000);
+    let deep = vec![1; 40_000];
+    let tensors = |v: f32| model(&[(&long, &deep, &[v]), ("b", &[1], &[v])]);
+    let ((_a, a), (_b, b)) = (tensors(1.0), tensors(2.0));
+    for text in [
+        out(0, &["ls", &a]),
+        out(0, &["stat", &a]),
+        out(1, &["diff", &a, &b]),
+    ] {
+        let line = |name: &str| {
+            text.lines()
+                .find(|l| l.trim_start_matches("~ ").starts_with(name))
+        };
+        assert!(line(&long).is_some());
+        // The others' columns stay columns.
+        assert!(line("b ").is_some_and(|l| l.chars().count() < 1000));
+    }
+}
+
+#[test]
 fn hostile_names_never_reach_the_terminal_raw() {
     let evil = "\x1b]0;evil\x07\u{202e}";
     let (_a, a) = model(&[(evil, &[1], &[1.0])]);
@@ -224,10 +245,25 @@ fn hostile_names_never_reach_the_terminal_raw() {
     let sums = format!("{a}/sums");
     out(0, &["verify", "--checksum", &sums, &a]);
     texts.push(out(1, &["verify", "--checksum", &sums, &b]));
+    // A problem that the names of a damaged model are in.
+    let dir = tempfile::tempdir().unwrap();
+    let damaged = format!(
+        r#"{{"{}": {{"dtype": "F32", "shape": [2], "data_offsets": [0, 4]}}}}"#,
+        "\u{9b}2J\u{202e}"
+    );
+    let mut file = (damaged.len() as u64).to_le_bytes().to_vec();
+    file.extend_from_slice(damaged.as_bytes());
+    file.extend_from_slice(&[0; 4]);
+    std::fs::write(dir.path().join("model.safetensors"), file).unwrap();
+    let damaged = dir.path().to_str().unwrap();
+    let found = out(1, &["verify", "--json", damaged]);
+    let value: Value = serde_json::from_str(&found).unwrap();
+    assert_eq!(value[0]["tensor"], "\u{9b}2J\u{202e}");
+    texts.push(found);
     let error = stfs(&["show", &a, "\x1b[31m"]).stderr;
     texts.push(String::from_utf8(error).unwrap());
     for text in texts {
-        let raw = |c: char| matches!(c, '\x1b' | '\x07' | '\u{202e}');
+        let raw = |c: char| matches!(c, '\x1b' | '\x07' | '\u{9b}' | '\u{202e}');
         assert!(!text.contains(raw), "{text:?}");
     }
 }

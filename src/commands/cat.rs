@@ -16,9 +16,9 @@ use crate::view::{SharedView, View};
 const PIECE: u64 = 1 << 20;
 
 pub(super) fn run(args: &CatArgs) -> Result<ExitCode> {
-    let model = super::open_model(&args.model)?;
-    let (id, _) = model.find(&args.tensor)?;
-    let none = |what: &str| Error::NotFound(format!("tensor '{}' has no {what}", args.tensor));
+    let model = super::open_model(&args.of.model)?;
+    let (id, _) = model.find(&args.of.tensor)?;
+    let none = |what: &str| Error::NotFound(format!("tensor '{}' has no {what}", args.of.tensor));
     let view = match args.view {
         ViewName::Raw => model.raw(id)?,
         ViewName::F32 => model

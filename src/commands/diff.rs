@@ -10,6 +10,8 @@ use anyhow::Result;
 use serde_json::json;
 
 use super::progress::Progress;
+use super::table::Align::{Left, Right};
+use super::table::Table;
 use super::weights::{Weight, weights};
 use crate::cli::{DiffArgs, ModelArgs};
 use crate::compare::{self, Distance};
@@ -34,6 +36,16 @@ struct Change<'a> {
     distance: Option<Distance>,
 }
 
+/// What a comparison found.
+struct Found<'a> {
+    added: Vec<&'a Weight>,
+    removed: Vec<&'a Weight>,
+    /// Most changed first.
+    changed: Vec<Change<'a>>,
+    /// How many weights are the same.
+    unchanged: usize,
+}
+
 pub(super) fn run(args: &DiffArgs) -> Result<ExitCode> {
     let side = |path: &Path| -> Result<Side> {
         let model = super::open_model(&ModelArgs {
@@ -49,22 +61,25 @@ pub(super) fn run(args: &DiffArgs) -> Result<ExitCode> {
         names.map(|(i, w)| (w.name.clone(), i)).collect()
     };
     let (in_a, in_b) = (there(&a), there(&b));
-    let removed: Vec<&Weight> = missing_in(&a, &in_b);
-    let added: Vec<&Weight> = missing_in(&b, &in_a);
     let common: Vec<(&Weight, &Weight)> = a
         .weights
         .iter()
         .filter_map(|w| Some((w, &b.weights[*in_b.get(&w.name)?])))
         .collect();
     let changed = changes(&a, &b, &common)?;
-    let unchanged = common.len() - changed.len();
+    let found = Found {
+        added: missing_in(&b, &in_a),
+        removed: missing_in(&a, &in_b),
+        unchanged: common.len() - changed.len(),
+        changed,
+    };
     let mut out = BufWriter::new(io::stdout().lock());
     match args.json {
-        true => print_json(&mut out, &added, &removed, &changed, unchanged)?,
-        false => print_text(&mut out, &added, &removed, &changed, unchanged)?,
+        true => print_json(&mut out, &found)?,
+        false => print_text(&mut out, &found)?,
     }
     out.flush()?;
-    let same = added.is_empty() && removed.is_empty() && changed.is_empty();
+    let same = found.added.is_empty() && found.removed.is_empty() && found.changed.is_empty();
     Ok(ExitCode::from(u8::from(!same)))
 }
 
@@ -159,15 +174,10 @@ fn wide(
     }))
 }
 
-fn print_json(
-    out: &mut impl Write,
-    added: &[&Weight],
-    removed: &[&Weight],
-    changed: &[Change<'_>],
-    unchanged: usize,
-) -> Result<()> {
+fn print_json(out: &mut impl Write, found: &Found<'_>) -> Result<()> {
     let names = |all: &[&Weight]| all.iter().map(|w| w.name.to_string()).collect::<Vec<_>>();
-    let changed: Vec<_> = changed
+    let changed: Vec<_> = found
+        .changed
         .iter()
         .map(|c| {
             json!({
@@ -180,53 +190,52 @@ fn print_json(
         })
         .collect();
     let all = json!({
-        "added": names(added),
-        "removed": names(removed),
+        "added": names(&found.added),
+        "removed": names(&found.removed),
         "changed": changed,
-        "unchanged": unchanged,
+        "unchanged": found.unchanged,
     });
     super::write_json(out, &all)
 }
 
-fn print_text(
-    out: &mut impl Write,
-    added: &[&Weight],
-    removed: &[&Weight],
-    changed: &[Change<'_>],
-    unchanged: usize,
-) -> Result<()> {
-    for (sign, all) in [('-', removed), ('+', added)] {
+fn print_text(out: &mut impl Write, found: &Found<'_>) -> Result<()> {
+    for (sign, all) in [('-', &found.removed), ('+', &found.added)] {
         for w in all {
             let (name, dtype) = (printable(&w.name), printable(&w.dtype));
             writeln!(out, "{sign} {name}  {dtype} {:?}", w.shape)?;
         }
     }
-    if !changed.is_empty() {
-        let names = changed
-            .iter()
-            .map(|c| printable(&c.from.name).chars().count());
-        let wide = names.max().unwrap_or(0).max(4);
-        writeln!(
-            out,
-            "~ {:<wide$}  what   {:>9}  {:>10}  {:>10}  {:>10}",
-            "name", "change", "max |a-b|", "max rel", "cosine"
-        )?;
-        for c in changed {
-            writeln!(out, "{}", row(c, wide).trim_end())?;
+    if !found.changed.is_empty() {
+        let mut table = Table::new([
+            ("name", Left),
+            ("what", Left),
+            ("change", Right),
+            ("max |a-b|", Right),
+            ("max rel", Right),
+            ("cosine", Right),
+            ("", Left),
+        ]);
+        table.widen([0, 5, 9, 10, 10, 10, 0]);
+        let rows: Vec<[String; 7]> = found.changed.iter().map(row).collect();
+        rows.iter().for_each(|row| table.fit(row));
+        write!(out, "~ {}", table.head())?;
+        for row in &rows {
+            write!(out, "~ {}", table.row(row))?;
         }
     }
     writeln!(
         out,
-        "{} added, {} removed, {} changed, {unchanged} unchanged",
-        added.len(),
-        removed.len(),
-        changed.len()
+        "{} added, {} removed, {} changed, {} unchanged",
+        found.added.len(),
+        found.removed.len(),
+        found.changed.len(),
+        found.unchanged
     )?;
     Ok(())
 }
 
-/// `~ name  value  1.2%  …`, most telling first; what became what at its end.
-fn row(c: &Change<'_>, wide: usize) -> String {
+/// Name, `value`, `1.2%` …, most telling first; what became what at its end.
+fn row(c: &Change<'_>) -> [String; 7] {
     let number = |v: Option<f64>| v.map_or_else(|| "-".into(), short);
     let d = c.distance.as_ref();
     let change = match d.map(Distance::relative) {
@@ -241,13 +250,14 @@ fn row(c: &Change<'_>, wide: usize) -> String {
     if let Some(odd) = d.map(|d| d.odd).filter(|&n| n > 0) {
         becomes.push_str(&format!("  {odd} NaN or Inf differ"));
     }
-    format!(
-        "~ {:<wide$}  {:<5}  {change:>9}  {:>10}  {:>10}  {:>10}  {becomes}",
-        printable(&c.from.name),
-        c.what,
+    [
+        printable(&c.from.name).into_owned(),
+        c.what.into(),
+        change,
         number(d.and_then(Distance::max_abs)),
         number(d.and_then(Distance::max_rel)),
         d.and_then(Distance::cosine)
             .map_or_else(|| "-".into(), |c| format!("{c:.6}")),
-    )
+        becomes,
+    ]
 }

@@ -120,8 +120,8 @@ fn status(args: &GpuStatusArgs) -> Result<ExitCode> {
     match args.json {
         false => super::print(text.as_bytes()),
         true => {
-            let mut text = serde_json::to_vec_pretty(&objects)?;
-            text.push(b'\n');
+            let mut text = Vec::new();
+            super::write_json(&mut text, &objects)?;
             super::print(&text)
         }
     }

@@ -6,6 +6,8 @@ use std::process::ExitCode;
 use anyhow::Result;
 use serde_json::{Value, json};
 
+use super::table::Align::{Left, Right};
+use super::table::Table;
 use crate::cli::LsArgs;
 use crate::model::{Model, Origin, Tensor, TensorId};
 use crate::quant;
@@ -77,18 +79,8 @@ fn table(
     if let (Some(glob), true) = (glob, rows.is_empty()) {
         anyhow::bail!("no tensor matches '{glob}'; 'stfs ls MODEL' lists them all");
     }
-    let width = |i: usize| {
-        let widest = rows.iter().map(|r| r[i].chars().count()).max();
-        widest.unwrap_or(0).min(super::MAX_WIDTH)
-    };
-    let widths = [width(0), width(1), width(2), width(3)];
-    for [name, dtype, shape, size, file] in &rows {
-        let [a, b, c, d] = widths;
-        writeln!(
-            out,
-            "{name:<a$}  {dtype:<b$}  {shape:<c$}  {size:>d$}  {file}"
-        )?;
-    }
+    let columns = [Left, Left, Left, Right, Left].map(|align| ("", align));
+    out.write_all(Table::new(columns).rows(&rows).as_bytes())?;
     Ok(())
 }
 

@@ -21,11 +21,12 @@ impl Progress {
             "{wide_bar} {bytes}/{total_bytes}  {bytes_per_sec}  {eta} left",
         );
         bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
+        // Before it is first drawn: an interrupt can come right after.
+        clear_on_interrupt(&bar);
         // A redraw now and then, so that a slow disk does not look like a hang.
         if !bar.is_hidden() {
             bar.enable_steady_tick(Duration::from_millis(200));
         }
-        clear_on_interrupt(&bar);
         Progress { bar, start: 0 }
     }
 

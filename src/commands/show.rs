@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use anyhow::Result;
 
 use super::terminal::{Colours, Painter, Screen};
-use crate::cli::ShowArgs;
+use crate::cli::TensorArgs;
 use crate::error::Error;
 use crate::preview::{Picture, Subject, caption, colour};
 use crate::text::{elide, printable, thousands};
@@ -17,7 +17,7 @@ const BARS: usize = 6;
 /// Lines that everything but the heat map takes.
 const REST: usize = BARS + 9;
 
-pub(super) fn run(args: &ShowArgs) -> Result<ExitCode> {
+pub(super) fn run(args: &TensorArgs) -> Result<ExitCode> {
     let model = super::open_model(&args.model)?;
     let (id, _) = model.find(&args.tensor)?;
     let subject = Subject::of(&model, id)?.ok_or_else(|| {

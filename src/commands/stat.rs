@@ -8,6 +8,8 @@ use serde_json::{Value, json};
 
 use super::progress::Progress;
 use super::show::EIGHTHS;
+use super::table::Align::{Left, Right};
+use super::table::Table;
 use super::weights::{Weight, weights};
 use crate::cli::StatArgs;
 use crate::error::Error;
@@ -30,7 +32,7 @@ pub(super) fn run(args: &StatArgs) -> Result<ExitCode> {
     }
     let mut out = BufWriter::new(io::stdout().lock());
     let mut progress = Progress::new(weights.iter().map(|w| w.stored_bytes).sum());
-    let table = Table::new(&weights);
+    let table = table(&weights);
     let mut objects = Vec::new();
     let mut bad = 0;
     if !args.json {
@@ -46,7 +48,7 @@ pub(super) fn run(args: &StatArgs) -> Result<ExitCode> {
         bad += usize::from(summary.nan + summary.inf > 0);
         match args.json {
             true => objects.push(object(weight, &summary)),
-            false => progress.print(&mut out, &table.row(weight, &summary))?,
+            false => progress.print(&mut out, &table.row(&row(weight, &summary)))?,
         }
     }
     drop(progress);
@@ -91,60 +93,53 @@ fn note_damaged(model: &Model) {
     }
 }
 
-/// A table whose columns are known before its rows are.
-struct Table {
-    name: usize,
-    dtype: usize,
-    shape: usize,
+/// The table, whose columns are as wide as they will need be before its rows are known.
+fn table(weights: &[Weight]) -> Table<11> {
+    let mut table = Table::new([
+        ("name", Left),
+        ("dtype", Left),
+        ("shape", Left),
+        ("min", Right),
+        ("max", Right),
+        ("mean", Right),
+        ("std", Right),
+        ("zeros", Right),
+        ("NaN", Right),
+        ("Inf", Right),
+        ("histogram", Left),
+    ]);
+    for weight in weights {
+        let [name, dtype, shape] = labels(weight).map(|cell| cell.chars().count());
+        table.widen([name, dtype, shape, 10, 10, 10, 10, 11, 7, 7, 0]);
+    }
+    table
 }
 
-impl Table {
-    fn new(weights: &[Weight]) -> Table {
-        let widest = |cell: &dyn Fn(&Weight) -> String, least: usize| {
-            let widths = weights.iter().map(|w| cell(w).chars().count());
-            widths.max().unwrap_or(0).max(least)
-        };
-        Table {
-            name: widest(&|w| printable(&w.name).into_owned(), 4),
-            dtype: widest(&|w| w.dtype.to_string(), 5),
-            shape: widest(&|w| format!("{:?}", w.shape), 5),
-        }
-    }
+/// What a weight is.
+fn labels(weight: &Weight) -> [String; 3] {
+    [
+        printable(&weight.name).into_owned(),
+        printable(&weight.dtype).into_owned(),
+        format!("{:?}", weight.shape),
+    ]
+}
 
-    fn line(&self, text: [&str; 3], numbers: [&str; 7], end: &str) -> String {
-        let [name, dtype, shape] = text;
-        let [min, max, mean, std, zeros, nan, inf] = numbers;
-        let (a, b, c) = (self.name, self.dtype, self.shape);
-        let line = format!(
-            "{name:<a$}  {dtype:<b$}  {shape:<c$}  {min:>10}  {max:>10}  {mean:>10}  {std:>10}  {zeros:>11}  {nan:>7}  {inf:>7}  {end}"
-        );
-        format!("{}\n", line.trim_end())
-    }
-
-    fn head(&self) -> String {
-        let numbers = ["min", "max", "mean", "std", "zeros", "NaN", "Inf"];
-        self.line(["name", "dtype", "shape"], numbers, "histogram")
-    }
-
-    fn row(&self, weight: &Weight, s: &Summary) -> String {
-        let number = |v: Option<f64>| v.map_or_else(|| "-".into(), short);
-        let numbers = [
-            number(s.min().map(f64::from)),
-            number(s.max().map(f64::from)),
-            number(s.mean()),
-            number(s.std()),
-            thousands(s.zeros),
-            thousands(s.nan),
-            thousands(s.inf),
-        ];
-        let name = printable(&weight.name);
-        let shape = format!("{:?}", weight.shape);
-        self.line(
-            [&name, &weight.dtype, &shape],
-            numbers.each_ref().map(String::as_str),
-            &spark(s),
-        )
-    }
+fn row(weight: &Weight, s: &Summary) -> [String; 11] {
+    let number = |v: Option<f64>| v.map_or_else(|| "-".into(), short);
+    let [name, dtype, shape] = labels(weight);
+    [
+        name,
+        dtype,
+        shape,
+        number(s.min().map(f64::from)),
+        number(s.max().map(f64::from)),
+        number(s.mean()),
+        number(s.std()),
+        thousands(s.zeros),
+        thousands(s.nan),
+        thousands(s.inf),
+        spark(s),
+    ]
 }
 
 /// The histogram from the least to the greatest value, counts in log scale.

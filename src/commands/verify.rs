@@ -11,7 +11,7 @@ use serde_json::json;
 use crate::catalog::{self, OpenOptions, Problem};
 use crate::cli::VerifyArgs;
 use crate::model::{JoinOf, Model, ModelOptions, Origin, TensorId};
-use crate::statistics::parallel;
+use crate::parallel;
 use crate::text::{plural, printable};
 use crate::view::View;
 
@@ -142,8 +142,7 @@ fn print(
             .iter()
             .map(|p| json!({"file": p.file, "tensor": p.tensor, "problem": p.problem}))
             .collect();
-        serde_json::to_writer_pretty(&mut out, &all)?;
-        writeln!(out)?;
+        super::write_json(&mut out, &all)?;
     } else {
         for p in problems {
             let (file, problem) = (printable(&p.file), printable(&p.problem));

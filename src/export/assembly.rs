@@ -21,26 +21,33 @@ pub(super) struct Piece {
     pub as_values: bool,
 }
 
-/// The file.
-pub(super) struct Assembly {
-    model: Arc<Model>,
+/// What stands where in the file: megabytes for a large model, and the same for all who read it.
+pub struct Plan {
     header: Box<[u8]>,
     /// By `start`; empty ones left out.
     pieces: Vec<Piece>,
     len: u64,
-    recent: Mutex<VecDeque<(usize, SharedView)>>,
 }
 
-impl Assembly {
+impl Plan {
     /// `header`, then `pieces` in ascending order, not overlapping, inside `len` bytes in all.
-    pub fn new(model: Arc<Model>, header: Vec<u8>, pieces: Vec<Piece>, len: u64) -> Assembly {
-        Assembly {
-            model,
+    pub(super) fn new(header: Vec<u8>, mut pieces: Vec<Piece>, len: u64) -> Plan {
+        pieces.retain(|p| p.len > 0);
+        Plan {
             header: header.into(),
-            pieces: pieces.into_iter().filter(|p| p.len > 0).collect(),
+            pieces,
             len,
-            recent: Mutex::new(VecDeque::new()),
         }
+    }
+
+    /// The length of the file in bytes.
+    pub fn len(&self) -> u64 {
+        self.len
+    }
+
+    /// Whether there is not one byte.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
     }
 
     /// The last piece that starts at or before `offset`.
@@ -50,6 +57,24 @@ impl Assembly {
             .checked_sub(1)
     }
 
+    /// The file's bytes, as one reader sees them.
+    pub fn view(self: Arc<Plan>, model: Arc<Model>) -> Assembly {
+        Assembly {
+            model,
+            plan: self,
+            recent: Mutex::new(VecDeque::new()),
+        }
+    }
+}
+
+/// The file, as one reader sees it.
+pub struct Assembly {
+    model: Arc<Model>,
+    plan: Arc<Plan>,
+    recent: Mutex<VecDeque<(usize, SharedView)>>,
+}
+
+impl Assembly {
     /// The view of a piece that is not simply stored.
     fn computed(&self, index: usize) -> Result<SharedView> {
         let mut recent = self.recent.lock().unwrap_or_else(PoisonError::into_inner);
@@ -59,7 +84,7 @@ impl Assembly {
             recent.push_front(entry.clone());
             return Ok(entry.1);
         }
-        let piece = &self.pieces[index];
+        let piece = &self.plan.pieces[index];
         let view = match piece.as_values {
             true => self.model.f32(piece.id)?.ok_or_else(|| {
                 Error::NotFound(format!("'{}' has no values", self.model.name(piece.id)))
@@ -76,7 +101,7 @@ impl Assembly {
     }
 
     fn read_piece(&self, index: usize, at: u64, buf: &mut [u8]) -> Result<()> {
-        let piece = &self.pieces[index];
+        let piece = &self.plan.pieces[index];
         if self.is_stored(piece) {
             let tensor = &self.model.catalog.tensors[piece.id as usize];
             let file = &self.model.catalog.files[tensor.file as usize];
@@ -88,26 +113,27 @@ impl Assembly {
 
 impl View for Assembly {
     fn len(&self) -> u64 {
-        self.len
+        self.plan.len
     }
 
     fn read_at(&self, mut offset: u64, mut buf: &mut [u8]) -> Result<()> {
-        let header_len = self.header.len() as u64;
+        let header_len = self.plan.header.len() as u64;
         while !buf.is_empty() {
             let left = buf.len() as u64;
-            let index = self.piece_before(offset);
-            let inside = index.filter(|&i| offset < self.pieces[i].start + self.pieces[i].len);
+            let index = self.plan.piece_before(offset);
+            let inside =
+                index.filter(|&i| offset < self.plan.pieces[i].start + self.plan.pieces[i].len);
             let n = if offset < header_len {
                 let n = left.min(header_len - offset) as usize;
-                buf[..n].copy_from_slice(&self.header[offset as usize..][..n]);
+                buf[..n].copy_from_slice(&self.plan.header[offset as usize..][..n]);
                 n
             } else if let Some(i) = inside {
-                let at = offset - self.pieces[i].start;
-                let n = left.min(self.pieces[i].len - at) as usize;
+                let at = offset - self.plan.pieces[i].start;
+                let n = left.min(self.plan.pieces[i].len - at) as usize;
                 self.read_piece(i, at, &mut buf[..n])?;
                 n
             } else {
-                let next = self.pieces.get(index.map_or(0, |i| i + 1));
+                let next = self.plan.pieces.get(index.map_or(0, |i| i + 1));
                 let gap = next.map_or(left, |p| p.start - offset);
                 let n = left.min(gap) as usize;
                 buf[..n].fill(0);
@@ -120,7 +146,7 @@ impl View for Assembly {
     }
 
     fn mapped(&self, offset: u64, len: usize) -> Option<MappedSlice<'_>> {
-        let piece = &self.pieces[self.piece_before(offset)?];
+        let piece = &self.plan.pieces[self.plan.piece_before(offset)?];
         let at = offset - piece.start;
         if at + len as u64 > piece.len || !self.is_stored(piece) {
             return None;

@@ -1,15 +1,14 @@
 //! The bin + manifest export, as moeflux writes it: every tensor at a multiple of 64 bytes.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
-use serde_json::{Map, Value, json};
+use serde::Serialize;
+use serde_json::{Map, json};
 
-use super::{Assembly, stored_ids};
+use super::{Piece, Plan, stored_ids};
 use crate::dtype::Dtype;
-use crate::export::assembly::Piece;
+use crate::meta::push_json;
 use crate::model::{Model, TensorId};
-use crate::view::{Bytes, SharedView};
 
 const ALIGN: u64 = 64;
 
@@ -31,8 +30,8 @@ fn places(model: &Model) -> (Vec<(TensorId, u64)>, u64) {
 }
 
 /// `model_weights.bin`.
-pub(super) fn bin(model: Arc<Model>) -> SharedView {
-    let (places, len) = places(&model);
+pub(super) fn bin(model: &Model) -> Plan {
+    let (places, len) = places(model);
     let pieces = places
         .into_iter()
         .map(|(id, start)| Piece {
@@ -42,40 +41,54 @@ pub(super) fn bin(model: Arc<Model>) -> SharedView {
             as_values: false,
         })
         .collect();
-    Arc::new(Assembly::new(model, Vec::new(), pieces, len))
+    Plan::new(Vec::new(), pieces, len)
 }
 
-/// `model_weights.json`.
-pub(super) fn json(model: &Model) -> SharedView {
+/// What the manifest says of a tensor.
+#[derive(Serialize)]
+struct Entry<'a> {
+    offset: u64,
+    size: u64,
+    shape: &'a [u64],
+    dtype: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    bits: Option<u32>,
+}
+
+/// `model_weights.json`. Written as it goes: a tree of JSON values is many times its text.
+pub(super) fn json(model: &Model) -> Plan {
     let (places, _) = places(model);
-    let mut tensors = Map::new();
     let mut packings: BTreeMap<(u32, Option<u64>), u32> = BTreeMap::new();
-    for &(id, offset) in &places {
+    let mut text = format!("{{\"num_tensors\":{},\"tensors\":{{", places.len()).into_bytes();
+    for (i, &(id, offset)) in places.iter().enumerate() {
         let t = &model.catalog.tensors[id as usize];
-        let mut entry = json!({
-            "offset": offset,
-            "size": t.nbytes,
-            "shape": t.shape,
-            "dtype": t.dtype.name(),
-        });
-        if t.dtype.is(Dtype::U32) {
-            entry["bits"] = json!(bits(model, id, &mut packings));
+        if i > 0 {
+            text.push(b',');
         }
-        tensors.insert(t.name.to_string(), entry);
+        push_json(&mut text, &*t.name);
+        text.push(b':');
+        let entry = Entry {
+            offset,
+            size: t.nbytes,
+            shape: &t.shape,
+            dtype: t.dtype.name(),
+            bits: t
+                .dtype
+                .is(Dtype::U32)
+                .then(|| bits(model, id, &mut packings)),
+        };
+        push_json(&mut text, &entry);
     }
+    text.extend_from_slice(b"},\"config\":");
     let mut config = Map::new();
     if let Some(((bits, group), _)) = packings.iter().max_by_key(|(_, n)| **n) {
         config.insert("default_bits".into(), json!(bits));
         config.insert("default_group_size".into(), json!(group));
     }
-    let value: Value = json!({
-        "num_tensors": places.len(),
-        "tensors": tensors,
-        "config": config,
-    });
-    let mut text = serde_json::to_vec(&value).unwrap_or_default();
-    text.push(b'\n');
-    Arc::new(Bytes(text.into()))
+    push_json(&mut text, &config);
+    text.extend_from_slice(b"}\n");
+    let len = text.len() as u64;
+    Plan::new(text, Vec::new(), len)
 }
 
 /// Bits per value that a U32 tensor packs; 0 for plain integers.

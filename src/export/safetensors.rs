@@ -1,12 +1,11 @@
 //! Exports in the safetensors format: header, then tensors without holes.
 
-use std::sync::Arc;
+use serde::Serialize;
+use serde_json::{Map, Value};
 
-use serde_json::{Map, Value, json};
-
-use super::{Assembly, Item};
+use super::{Item, Plan};
+use crate::meta::push_json;
 use crate::model::Model;
-use crate::view::SharedView;
 
 /// Tensor data begins at a multiple of this: a page, so that a mapping of the file is aligned.
 const DATA_ALIGN: usize = 4096;
@@ -14,17 +13,25 @@ const DATA_ALIGN: usize = 4096;
 const TENSOR_ALIGN: u64 = 64;
 
 /// The file that holds `items` (in natural order of their names).
-pub(super) fn view(model: Arc<Model>, mut items: Vec<Item>) -> SharedView {
+pub(super) fn plan(model: &Model, mut items: Vec<Item>) -> Plan {
     // No holes are allowed: so those that keep the next one aligned come first.
     items.sort_by_key(|i| !i.nbytes.is_multiple_of(TENSOR_ALIGN));
-    let header = header(&model, &items);
+    let header = header(model, &items);
     let mut at = header.len() as u64;
     let mut pieces = Vec::with_capacity(items.len());
     for item in &items {
         pieces.push(item.piece(at));
         at += item.nbytes;
     }
-    Arc::new(Assembly::new(model, header, pieces, at))
+    Plan::new(header, pieces, at)
+}
+
+/// What the header says of a tensor.
+#[derive(Serialize)]
+struct Entry<'a> {
+    dtype: &'a str,
+    shape: &'a [u64],
+    data_offsets: [u64; 2],
 }
 
 /// Length field and JSON, padded with spaces.
@@ -34,23 +41,21 @@ fn header(model: &Model, items: &[Item]) -> Vec<u8> {
     let metadata = metadata(model);
     if !metadata.is_empty() {
         out.extend_from_slice(b"\"__metadata__\":");
-        push(&mut out, &Value::Object(metadata));
+        push_json(&mut out, &metadata);
     }
     let mut at = 0u64;
     for item in items {
         if out.len() > 9 {
             out.push(b',');
         }
-        push(&mut out, &json!(&**model.name(item.id)));
+        push_json(&mut out, &**model.name(item.id));
         out.push(b':');
-        push(
-            &mut out,
-            &json!({
-                "dtype": item.dtype.name(),
-                "shape": item.shape,
-                "data_offsets": [at, at + item.nbytes],
-            }),
-        );
+        let entry = Entry {
+            dtype: item.dtype.name(),
+            shape: &item.shape,
+            data_offsets: [at, at + item.nbytes],
+        };
+        push_json(&mut out, &entry);
         at += item.nbytes;
     }
     out.push(b'}');
@@ -71,9 +76,4 @@ fn metadata(model: &Model) -> Map<String, Value> {
             other => (k.clone(), Value::String(other.to_string())),
         })
         .collect()
-}
-
-fn push(out: &mut Vec<u8>, value: &Value) {
-    // Writing JSON values to a Vec cannot fail.
-    let _ = serde_json::to_writer(out, value);
 }

@@ -3,7 +3,8 @@
 use super::Subject;
 use super::grid::{BUDGET, Grid, Run, plan};
 use crate::error::Result;
-use crate::statistics::{Summary, parallel, read_values};
+use crate::parallel;
+use crate::statistics::{Summary, read_values};
 
 /// The means of a tensor's cells and the statistics of the values that were read.
 #[derive(Debug, Clone)]

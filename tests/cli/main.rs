@@ -9,7 +9,9 @@ mod life;
 mod neighbours;
 mod ordinary;
 mod output;
+mod packaging;
 mod places;
+mod progress;
 mod terminal;
 
 use std::path::PathBuf;

@@ -75,7 +75,7 @@ fn a_path_with_commas_and_backslashes() {
         r#"
         device 666
         nobody "$BIN/stfs" mount "$MODEL/a,b\\c d" "$DIR/m" > /dev/null
-        nobody "$BIN/stfs" mounts --json | grep '"model"'
+        nobody "$BIN/stfs" mounts --json | grep '"model".*a,b'
         nobody "$BIN/stfs" umount "$DIR/m"
         "#,
     );

@@ -123,6 +123,25 @@ fn ls_tree_folds_like_layers() {
     assert_eq!(leaf["name"], "model.layers.7.self_attn.q_proj.weight");
 }
 
+/// Every level once held the text of all that is below it.
+#[test]
+fn ls_tree_takes_memory_for_the_names_once() {
+    let deep = vec!["m"; 60].join(".");
+    let long = "x".repeat(2000);
+    let all: Vec<T> = (0..2500)
+        .map(|i| tensor(&format!("{deep}.{i}{long}"), Dtype::U8, &[1]))
+        .collect();
+    let dir = ModelDir::of(&all);
+    let limited = "ulimit -v 250000; exec \"$0\" ls --tree \"$1\"";
+    let out = std::process::Command::new("sh")
+        .args(["-c", limited, crate::common::mount::BIN])
+        .arg(dir.path())
+        .output()
+        .unwrap();
+    let ran = Ran::of(out).ok();
+    assert_eq!(ran.out.lines().count(), 2502, "{}", &ran.out[..500]);
+}
+
 #[test]
 fn names_of_a_hundred_thousand_components() {
     let name = vec!["a"; 100_000].join(".");
@@ -213,6 +232,22 @@ fn completions_and_the_manual_page_are_generated() {
         man.contains(".TH stfs 1") && man.contains(".SH NAME"),
         "{man}"
     );
+    // It is the one page: every command's part is in it, and it refers to no others of ours.
+    for (command, flag) in [
+        ("mount", "\\-\\-gpu\\-limit"),
+        ("ls", "\\-\\-why"),
+        ("verify", "\\-\\-checksum"),
+        ("gpu upload", "\\-\\-pin"),
+        ("gpu status", "\\-\\-devices"),
+    ] {
+        let part = man.split_once(&format!(".SS \"stfs {command}\"\n"));
+        let part = part.and_then(|(_, after)| after.split("\n.S").next());
+        assert!(part.is_some_and(|p| p.contains(flag)), "{command}: {man}");
+    }
+    assert!(!man.contains("stfs\\-mount(1)"), "{man}");
+    assert_eq!(man.matches(".TH").count(), 1);
+    assert_eq!(man.matches(".SH NAME").count(), 1);
+    assert!(man.is_ascii(), "what troff cannot read as it is");
 }
 
 #[test]

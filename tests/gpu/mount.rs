@@ -297,7 +297,7 @@ fn switched_off_and_limited_at_mount() {
 fn other_users_are_refused_unless_all_may() {
     // SAFETY: geteuid has no preconditions.
     if unsafe { libc::geteuid() } != 0 {
-        return eprintln!("NOT ROOT: cannot become another user; see errors::switched_off_…");
+        return run_as_root("mount::other_users_are_refused_unless_all_may");
     }
     for (flags, expected) in [
         (["--allow-other", "--gpu=owner"], libc::EACCES),

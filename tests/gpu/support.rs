@@ -85,6 +85,21 @@ pub fn run_child(name: &str, environment: &[(String, String)], driver: Option<&P
     assert!(output.contains("1 passed"), "{name} did not run:\n{output}");
 }
 
+/// Runs one test of this program as root, which must not stop to ask for a password.
+pub fn run_as_root(name: &str) {
+    let mut command = Command::new("sudo");
+    let path = std::env::var("PATH").unwrap_or_default();
+    command
+        .args(["-n", "env", &format!("PATH={path}")])
+        .arg(std::env::current_exe().unwrap())
+        .args([name, "--exact", "--nocapture", "--test-threads=1"]);
+    let (ok, output) = finish(command);
+    assert!(
+        ok && output.contains("1 passed"),
+        "{name} needs root, or sudo that asks for no password:\n{output}"
+    );
+}
+
 /// Runs a command to its end, or kills it at the limit. Returns whether it succeeded, and its output.
 pub fn finish(mut command: Command) -> (bool, String) {
     let mut child = command

@@ -106,6 +106,10 @@ fn blocks_are_counted_and_large() {
         assert_eq!(got.blksize(), 1 << 20, "{path:?}");
     }
     assert_eq!(m.join("tensors/odd/raw").metadata().unwrap().blocks(), 137);
+    for dir in ["", "tensors", "tensors/odd", "tree", "files"] {
+        let got = m.join(dir).metadata().unwrap();
+        assert_eq!(got.blksize(), 4096, "{dir:?}");
+    }
 }
 
 #[test]

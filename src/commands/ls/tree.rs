@@ -2,6 +2,7 @@
 //! numbered modules folded into one line.
 
 use std::collections::HashMap;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::Write;
 
 use anyhow::Result;
@@ -20,8 +21,9 @@ struct Module {
     parameters: u64,
     bytes: u64,
     tensors: u64,
-    /// Equal for modules that hold the same names, dtypes and shapes.
-    shape: String,
+    /// Equal for modules that hold the same names, dtypes and shapes: a hash, since the text itself
+    /// would hold each name once for every module around it.
+    likeness: u64,
 }
 
 /// Stored tensors only: sums over synthetic ones would count their parts twice.
@@ -62,20 +64,22 @@ impl Module {
 
     fn sum(&mut self, model: &Model) {
         self.children.sort_by(|a, b| natural(&a.0, &b.0));
+        let mut likeness = DefaultHasher::new();
         if let Some(id) = self.tensor {
             let t = &model.catalog.tensors[id as usize];
             self.parameters = model.parameters(id);
             self.bytes = t.nbytes;
             self.tensors = 1;
-            self.shape = format!("={}{:?}", t.dtype, t.shape);
+            (t.dtype.name(), &t.shape).hash(&mut likeness);
         }
         for (name, child) in &mut self.children {
             child.sum(model);
             self.parameters = self.parameters.saturating_add(child.parameters);
             self.bytes += child.bytes;
             self.tensors += child.tensors;
-            self.shape.push_str(&format!("({name}{})", child.shape));
+            (&*name, child.likeness).hash(&mut likeness);
         }
+        self.likeness = likeness.finish();
     }
 
     fn totals(&self) -> String {
@@ -97,7 +101,7 @@ impl Module {
             if let Ok(first) = name.parse::<u64>() {
                 while let Some((next, other)) = self.children.get(last + 1)
                     && next.parse() == Ok(first + (last + 1 - i) as u64)
-                    && other.shape == module.shape
+                    && other.likeness == module.likeness
                     && !module.children.is_empty()
                 {
                     last += 1;

@@ -15,7 +15,7 @@ use super::super::progress::Progress;
 use super::file_of;
 use crate::catalog::Problem;
 use crate::model::{Model, TensorId};
-use crate::statistics::parallel;
+use crate::parallel;
 use crate::view::View;
 
 /// Bytes hashed at a time.

@@ -1,0 +1,102 @@
+//! `stfs man`: one manual page with a part for every command, made of the same definition as the
+//! help. (One page for each command would have to be installed to be found.)
+
+use std::io;
+
+use anyhow::Result;
+use clap::Command;
+use clap_mangen::Man;
+
+/// What no flag's help says.
+const END: &str = r#".SH "EXIT STATUS"
+.TP
+.B 0
+Done.
+.TP
+.B 1
+Failed. Of
+.BR diff ,
+.B stat \-\-check
+and
+.BR verify :
+found something.
+.TP
+.B 2
+Wrong usage. Of those three also: trouble.
+.SH ENVIRONMENT
+.TP
+.B NO_COLOR
+If set, no colours are written.
+.SH "SEE ALSO"
+.BR mount (8),
+.BR fusermount3 (1)
+"#;
+
+/// The page, as roff.
+pub(super) fn page(command: Command) -> Result<String> {
+    // `help` says what the page says.
+    let mut command = command.disable_help_subcommand(true);
+    command.build();
+    let man = Man::new(command.clone());
+    let mut page = rendered(|out| man.render_title(out))?;
+    page += ".SH NAME\n";
+    page += &body(|out| man.render_name_section(out))?;
+    page += ".SH SYNOPSIS\n";
+    page += &body(|out| man.render_synopsis_section(out))?;
+    page += ".SH DESCRIPTION\n";
+    page += &body(|out| man.render_description_section(out))?;
+    page += ".SH COMMANDS\n";
+    parts(&command, &mut page)?;
+    page += END;
+    Ok(ascii(&page))
+}
+
+/// Letters that troff reads only if a preprocessor went before it.
+fn ascii(page: &str) -> String {
+    let mut text = String::with_capacity(page.len());
+    for c in page.chars() {
+        match c.is_ascii() {
+            true => text.push(c),
+            false => text += &format!("\\[u{:04X}]", c as u32),
+        }
+    }
+    text
+}
+
+/// A part for each command; of a command that has commands, for those.
+fn parts(command: &Command, page: &mut String) -> Result<()> {
+    for sub in command.get_subcommands().filter(|c| !c.is_hide_set()) {
+        if sub.has_subcommands() {
+            parts(sub, page)?;
+            continue;
+        }
+        // Every command has these two, and they say nothing of it.
+        let sub = sub.clone().mut_args(|arg| match arg.get_id().as_str() {
+            "help" | "version" => arg.hide(true),
+            _ => arg,
+        });
+        let name = sub.get_bin_name().unwrap_or_else(|| sub.get_name());
+        *page += &format!(".SS \"{name}\"\n");
+        let man = Man::new(sub);
+        *page += &body(|out| man.render_synopsis_section(out))?;
+        *page += ".PP\n";
+        *page += &body(|out| man.render_description_section(out))?;
+        *page += &body(|out| man.render_options_section(out))?;
+    }
+    Ok(())
+}
+
+fn rendered(render: impl FnOnce(&mut dyn io::Write) -> io::Result<()>) -> Result<String> {
+    let mut text = Vec::new();
+    render(&mut text)?;
+    Ok(String::from_utf8(text)?)
+}
+
+/// A section without its heading and what stands before that: the page has its own.
+fn body(render: impl FnOnce(&mut dyn io::Write) -> io::Result<()>) -> Result<String> {
+    let text = rendered(render)?;
+    let after = text
+        .split_once(".SH ")
+        .and_then(|(_, t)| t.split_once('\n'));
+    Ok(after.map_or("", |(_, body)| body).to_string())
+}
