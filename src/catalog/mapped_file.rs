@@ -202,11 +202,13 @@ impl SourceFile {
         if (was.len, was.mtime) != (now.len, now.mtime)
             && !self.changed.swap(true, Ordering::Relaxed)
         {
+            let how = match was.len == now.len {
+                true => "was written to".to_string(),
+                false => format!("had {} bytes, has {}", was.len, now.len),
+            };
             log::warn!(
-                "{}: changed under the mount: had {} bytes, has {}; what it holds now is served; mount again to see it whole",
+                "{}: changed under the mount: {how}; what it holds now is served; mount again to see it whole",
                 self.path.display(),
-                was.len,
-                now.len
             );
         }
     }

@@ -36,7 +36,18 @@ fn to_syslog(connection: &mut SyslogConnection, level: Level, text: &str) -> boo
     .is_ok()
 }
 
-struct Logger(Sink);
+struct Logger {
+    sink: Sink,
+    last: Mutex<Last>,
+}
+
+/// The last message, and how often it has come again since: a reader that tries a cut file again and
+/// again must not fill the disk with what is known.
+#[derive(Default)]
+struct Last {
+    text: String,
+    again: u64,
+}
 
 /// Opened before the process goes to the background (relative paths), used after.
 pub(super) enum Destination {
@@ -71,7 +82,11 @@ impl Destination {
         };
         // No syslog on this machine: nobody listens, and that is no reason not to mount.
         let Some(sink) = sink else { return };
-        if log::set_boxed_logger(Box::new(Logger(sink))).is_ok() {
+        let logger = Logger {
+            sink,
+            last: Mutex::default(),
+        };
+        if log::set_boxed_logger(Box::new(logger)).is_ok() {
             log::set_max_level(if verbose {
                 LevelFilter::Debug
             } else {
@@ -92,25 +107,47 @@ impl Log for Logger {
         }
         let text = record.args().to_string();
         let text = crate::text::printable(&text);
+        let Ok(mut last) = self.last.lock() else {
+            return;
+        };
+        if last.text == text {
+            last.again += 1;
+            return;
+        }
+        match std::mem::take(&mut last.again) {
+            0 => {}
+            1 => self.write(Level::Info, "the last message came once more"),
+            n => self.write(
+                Level::Info,
+                &format!("the last message came {n} times more"),
+            ),
+        }
+        self.write(record.level(), &text);
+        last.text = text.into_owned();
+    }
+
+    fn flush(&self) {}
+}
+
+impl Logger {
+    fn write(&self, level: Level, text: &str) {
         // A log that cannot be written must not stop the mount.
-        let _ = match &self.0 {
+        let _ = match &self.sink {
             Sink::Stderr => writeln!(std::io::stderr(), "stfs: {text}").is_ok(),
             Sink::File(f) => f.lock().is_ok_and(|mut f| {
                 let now = std::time::SystemTime::now()
                     .duration_since(std::time::UNIX_EPOCH)
                     .map_or(0.0, |d| d.as_secs_f64());
-                writeln!(f, "{now:.3} {} {text}", record.level()).is_ok()
+                writeln!(f, "{now:.3} {level} {text}").is_ok()
             }),
             Sink::Syslog(c) => c.lock().is_ok_and(|mut c| {
-                to_syslog(&mut c, record.level(), &text)
+                to_syslog(&mut c, level, text)
                     // The syslog daemon was started anew since: its socket is another one.
                     || connect_to_syslog().is_some_and(|new| {
                         *c = new;
-                        to_syslog(&mut c, record.level(), &text)
+                        to_syslog(&mut c, level, text)
                     })
             }),
         };
     }
-
-    fn flush(&self) {}
 }
