@@ -204,12 +204,13 @@ impl Gpu {
     /// Answers an ioctl through `reply`: now, or later from another thread, after at most a second.
     ///
     /// `input` is the caller's struct, `target` what the ioctl was called on, if that is something
-    /// that can be uploaded. Never waits for CUDA or for another caller.
+    /// that can be uploaded, or the errno that stood in the way of finding that out. Never waits for
+    /// CUDA, for a disk or for another caller.
     pub fn ioctl(
         &self,
         code: u32,
         input: &[u8],
-        target: Option<Target>,
+        target: Result<Option<Target>, i32>,
         caller: Caller,
         reply: Reply,
     ) {

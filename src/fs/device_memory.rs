@@ -6,6 +6,7 @@ use super::Fs;
 use crate::dtype::{Dtype, ElementType};
 use crate::error::Result;
 use crate::gpu::{Arena, Caller, Key, Member, Part, Reply, Sources, Target};
+use crate::ioctl;
 use crate::layout::{Node, Top};
 use crate::model::{Origin, TensorId};
 use crate::view::{SharedView, StoredBytes};
@@ -23,13 +24,13 @@ impl Fs {
         reply: Reply,
     ) {
         let node = Node::from_ino(ino).filter(|&n| self.layout.exists(n));
-        let target = match node.map(|n| self.target(n, fh)) {
-            Some(Ok(target)) => target,
-            Some(Err(e)) => {
+        let about_it = matches!(code, ioctl::UPLOAD | ioctl::QUERY | ioctl::RELEASE);
+        let target = match node.filter(|_| about_it) {
+            Some(node) => self.target(node, fh).map_err(|e| {
                 log::warn!("{}", crate::text::printable(&e.to_string()));
-                return reply(e.errno(), &[]);
-            }
-            None => None,
+                e.errno()
+            }),
+            None => Ok(None),
         };
         self.gpu
             .ioctl(code, input, target, Caller { uid, fh }, reply);

@@ -98,6 +98,11 @@ impl Allocation {
         matches!(self.phase, Phase::Resident(_)) && self.leases.is_empty() && !self.pin
     }
 
+    /// Whether a stranger may read every file that the bytes come from; anyone else (`None`) may.
+    pub fn open_to(&self, stranger: Option<u32>) -> bool {
+        stranger.is_none_or(|uid| self.target.sources.readable_by(uid))
+    }
+
     /// Whether the upload failed.
     pub fn failed(&self) -> bool {
         matches!(self.phase, Phase::Failed(..))

@@ -10,6 +10,7 @@ use super::answer::Outbox;
 use super::clock::Clock;
 use super::device::Order;
 use super::{Config, Failure};
+use crate::workers::Workers;
 
 mod devices;
 mod place;
@@ -26,12 +27,17 @@ const LONGEST_WAIT: Duration = Duration::from_millis(1000);
 /// A driver that hangs must not keep the daemon from ending: then the kernel frees what it holds.
 const LONGEST_FAREWELL: Duration = Duration::from_secs(10);
 
+/// Callers whose source files are looked at side by side.
+const LOOKUPS: usize = 4;
+
 /// The state of an engine, and the threads that change it.
 pub struct Core {
     /// How it is set up.
     pub config: Config,
     state: Mutex<State>,
     clock: Clock,
+    /// Where the state of source files is looked up: a disk that hangs must hold up nobody else.
+    pub lookups: Workers,
     /// Whether there ever was an UPLOAD: before it, closing files is none of our business.
     used: AtomicBool,
 }
@@ -43,6 +49,7 @@ impl Core {
             config,
             state: Mutex::default(),
             clock: Clock::new(),
+            lookups: Workers::new(LOOKUPS),
             used: AtomicBool::new(false),
         }
     }
