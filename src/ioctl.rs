@@ -36,9 +36,9 @@ pub fn is_ours(code: u32) -> bool {
 
 /// `op_flags` of RELEASE: free the memory now.
 pub const EVICT: u32 = 1;
-/// `op_flags` of UPLOAD: free the memory two seconds after its last lease.
+/// `op_flags` of UPLOAD: free the memory two seconds after its last lease, unless it is pinned.
 pub const AUTO_FREE: u32 = 2;
-/// `op_flags` of UPLOAD: never evict for `--gpu-limit`. Mount owner and root only.
+/// `op_flags` of UPLOAD: free it for nothing but EVICT. Mount owner and root only.
 pub const PIN: u32 = 4;
 
 /// `state`: nothing resident, nothing under way.

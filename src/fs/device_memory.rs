@@ -36,6 +36,12 @@ impl Fs {
             .ioctl(code, input, target, Caller { uid, fh }, reply);
     }
 
+    /// Ends all GPU use, before the mount is detached: whoever waits for an upload is answered, and
+    /// all memory goes back to the driver. Takes at most ten seconds. See [`crate::gpu::Gpu::stop`].
+    pub fn stop_gpu(&self) {
+        self.gpu.stop();
+    }
+
     /// Whether [`Fs::ioctl`] may have to wait for the disk, or compute for long.
     pub fn ioctl_may_wait(&self, ino: u64) -> bool {
         match Node::from_ino(ino) {

@@ -54,6 +54,8 @@ pub struct Found {
 #[derive(Default)]
 pub struct Table {
     all: BTreeMap<u64, Allocation>,
+    /// Those that have not failed, by ascending number.
+    listed: Vec<u64>,
     by_key: HashMap<Key, Vec<u64>>,
     by_file: HashMap<u64, Vec<u64>>,
     arenas: Vec<u64>,
@@ -77,7 +79,28 @@ impl Table {
 
     /// What LIST shows, in order: the failed ones left out.
     pub fn listed(&self) -> impl Iterator<Item = &Allocation> {
-        self.all.values().filter(|a| !a.failed())
+        self.listed.iter().filter_map(|id| self.all.get(id))
+    }
+
+    /// How many LIST shows.
+    pub fn listed_count(&self) -> usize {
+        self.listed.len()
+    }
+
+    /// One of what LIST shows.
+    pub fn nth_listed(&self, index: usize) -> Option<&Allocation> {
+        self.all.get(self.listed.get(index)?)
+    }
+
+    fn unlist(&mut self, id: u64) {
+        if let Ok(at) = self.listed.binary_search(&id) {
+            self.listed.remove(at);
+        }
+    }
+
+    /// What is in a device's memory, or on its way there.
+    pub fn on(&self, device: i32) -> impl Iterator<Item = &Allocation> {
+        self.listed().filter(move |a| a.device == Some(device))
     }
 
     /// Takes in an allocation that has no device yet, and numbers it.
@@ -91,11 +114,13 @@ impl Table {
             self.arenas.push(id);
         }
         self.all.insert(id, allocation);
+        self.listed.push(id);
         self.touch(id);
         id
     }
 
-    /// Takes an allocation out, leases and all.
+    /// Takes an allocation out, leases and all. If it was still loading, its bytes count on until
+    /// they are given back.
     pub fn remove(&mut self, id: u64) -> Option<Allocation> {
         let allocation = self.all.remove(&id)?;
         drop_from(&mut self.by_key, allocation.target.key, id);
@@ -104,7 +129,10 @@ impl Table {
         }
         self.arenas.retain(|&a| a != id);
         self.failures.remove(&id);
-        self.give_back(allocation.device, allocation.alloc_bytes);
+        self.unlist(id);
+        if !matches!(allocation.phase, Phase::Loading) {
+            self.give_back(allocation.device, allocation.alloc_bytes);
+        }
         Some(allocation)
     }
 
@@ -136,6 +164,7 @@ impl Table {
         for fh in leases.keys() {
             drop_from(&mut self.by_file, *fh, id);
         }
+        self.unlist(id);
         self.give_back(device, bytes);
         if forget {
             self.remove(id);
@@ -144,7 +173,8 @@ impl Table {
         }
     }
 
-    fn give_back(&mut self, device: Option<i32>, bytes: u64) {
+    /// So many bytes of a device are free again.
+    pub fn give_back(&mut self, device: Option<i32>, bytes: u64) {
         if let Some(used) = device.and_then(|d| self.used.get_mut(&d)) {
             *used = used.saturating_sub(bytes);
         }

@@ -1,5 +1,7 @@
 //! What an answer says beside its errno: every field, whatever the caller left in the struct.
 
+use std::time::{Duration, Instant};
+
 use stfs::gpu::{Access, Caller, Config};
 use stfs::ioctl::{self, GpuDevice, GpuEntry, GpuIo, Header};
 
@@ -110,4 +112,29 @@ fn a_tensor_of_which_nothing_could_be_read_fills_the_struct() {
         assert_eq!((io.version, io.device, io.device_ordinal), (1, -1, -1));
         assert_eq!((io.nbytes, io.handle, io.leases), (0, [0; 64], 0));
     }
+}
+
+#[test]
+fn who_does_not_want_to_wait_does_not_wait_for_the_driver_either() {
+    with_double!(["STFS_CUDA_DOUBLE_HANG" => "cuInit:1:800", "STFS_CUDA_DOUBLE_FAIL" => "cuInit:1:100"], {
+        let fixture = Fixture::small();
+        let target = fixture.target(1, 1000);
+        let at_once = GpuIo {
+            timeout_ms: 0,
+            ..request()
+        };
+        let start = Instant::now();
+        let (errno, io) = fixture.call(ioctl::UPLOAD, at_once, &target, file(1));
+        assert!(start.elapsed() < Duration::from_millis(150));
+        assert_eq!((errno, io.state, io.done_bytes), (0, ioctl::LOADING, 0));
+        while fixture.query(&target, 1).1.state == ioctl::LOADING {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        // The failure is told to the same open file: QUERY shows it, UPLOAD has the errno.
+        let (errno, io) = fixture.query(&target, 1);
+        assert_eq!((errno, io.state, io.cu_error), (0, ioctl::FAILED, 100));
+        let (errno, io) = fixture.call(ioctl::UPLOAD, at_once, &target, file(1));
+        assert_eq!((errno, io.cu_error), (libc::ENODEV, 100));
+        assert_eq!(fixture.upload(&target, 1).1.state, ioctl::RESIDENT);
+    });
 }
