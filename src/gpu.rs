@@ -157,6 +157,11 @@ impl Failure {
         Failure::new(libc::EIO, "the upload was called off")
     }
 
+    /// Whether after this CUDA refuses everything else in the context, too.
+    fn ruins_context(&self) -> bool {
+        driver::ruins_context(self.cu_error)
+    }
+
     fn cuda_thread() -> Failure {
         Failure::new(
             libc::EREMOTEIO,
@@ -204,12 +209,13 @@ impl Gpu {
     /// Answers an ioctl through `reply`: now, or later from another thread, after at most a second.
     ///
     /// `input` is the caller's struct, `target` what the ioctl was called on, if that is something
-    /// that can be uploaded. Never waits for CUDA or for another caller.
+    /// that can be uploaded, or the errno that stood in the way of finding that out. Never waits for
+    /// CUDA, for a disk or for another caller.
     pub fn ioctl(
         &self,
         code: u32,
         input: &[u8],
-        target: Option<Target>,
+        target: Result<Option<Target>, i32>,
         caller: Caller,
         reply: Reply,
     ) {
@@ -220,10 +226,18 @@ impl Gpu {
     pub fn released(&self, fh: u64) {
         self.core.released(fh);
     }
+
+    /// Ends the engine: whoever waits is answered with EIO, uploads are called off, and all memory
+    /// goes back to the driver. Later ioctls find nothing; an UPLOAD is EIO. Takes at most ten
+    /// seconds, and more than one only with a driver or a bus that is very slow. Calling it again
+    /// does nothing.
+    pub fn stop(&self) {
+        self.core.stop();
+    }
 }
 
 impl Drop for Gpu {
     fn drop(&mut self) {
-        self.core.stop();
+        self.stop();
     }
 }

@@ -36,9 +36,9 @@ pub fn is_ours(code: u32) -> bool {
 
 /// `op_flags` of RELEASE: free the memory now.
 pub const EVICT: u32 = 1;
-/// `op_flags` of UPLOAD: free the memory two seconds after its last lease.
+/// `op_flags` of UPLOAD: free the memory two seconds after its last lease, unless it is pinned.
 pub const AUTO_FREE: u32 = 2;
-/// `op_flags` of UPLOAD: never evict for `--gpu-limit`. Mount owner and root only.
+/// `op_flags` of UPLOAD: free it for nothing but EVICT. Mount owner and root only.
 pub const PIN: u32 = 4;
 
 /// `state`: nothing resident, nothing under way.
@@ -196,6 +196,8 @@ pub struct GpuEntry {
 
 /// What all three structs have in common: how they begin.
 pub trait Header: Pod {
+    /// How many bytes at the beginning are the caller's; all others are answers.
+    const INPUT: usize;
     /// A request with its size and version filled in and everything else zero.
     fn request() -> Self;
     /// Whether size and version are those of this ABI.
@@ -204,11 +206,19 @@ pub trait Header: Pod {
     fn decode(bytes: &[u8]) -> Option<Self> {
         (bytes.len() == size_of::<Self>()).then(|| bytemuck::pod_read_unaligned(bytes))
     }
+    /// The request without whatever the caller left where the answer goes.
+    fn unanswered(&self) -> Self {
+        let mut blank = Self::zeroed();
+        let input = &bytemuck::bytes_of(self)[..Self::INPUT];
+        bytemuck::bytes_of_mut(&mut blank)[..Self::INPUT].copy_from_slice(input);
+        blank
+    }
 }
 
 macro_rules! header {
-    ($($t:ty),*) => {$(
+    ($($t:ty: $first_answer:ident),*) => {$(
         impl Header for $t {
+            const INPUT: usize = std::mem::offset_of!($t, $first_answer);
             fn request() -> Self {
                 Self {
                     abi_size: size_of::<Self>() as u32,
@@ -222,7 +232,7 @@ macro_rules! header {
         }
     )*};
 }
-header!(GpuIo, GpuDevice, GpuEntry);
+header!(GpuIo: size, GpuDevice: count, GpuEntry: count);
 
 impl GpuEntry {
     /// The path below the mountpoint.
@@ -355,5 +365,18 @@ mod tests {
         assert!(GpuIo::decode(&[0; 415]).is_none());
         let io = GpuIo::decode(bytemuck::bytes_of(&GpuIo::request())).unwrap();
         assert!(io.header_ok());
+    }
+
+    #[test]
+    fn what_the_caller_left_in_the_answer_is_no_answer() {
+        fn check<T: Header>(input: usize) {
+            let full: T = bytemuck::pod_read_unaligned(&vec![0x5A; size_of::<T>()]);
+            let blank = full.unanswered();
+            let (kept, answer) = bytemuck::bytes_of(&blank).split_at(input);
+            assert!(kept.iter().all(|&b| b == 0x5A) && answer.iter().all(|&b| b == 0));
+        }
+        check::<GpuIo>(64);
+        check::<GpuDevice>(12);
+        check::<GpuEntry>(12);
     }
 }

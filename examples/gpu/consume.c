@@ -47,9 +47,11 @@ static int cuda(int code, const char *what) {
 int main(int argc, char **argv) {
     struct stfs_gpu_io io = {.abi_size = sizeof io, .abi_version = STFS_GPU_ABI_VERSION,
                              .device = -1, .timeout_ms = 1000};
-    int fd = argc == 2 ? open(argv[1], O_RDONLY) : -1;
+    if (argc != 2)
+        return fprintf(stderr, "usage: consume TENSOR/raw\n"), 2;
+    int fd = open(argv[1], O_RDONLY);
     if (fd < 0)
-        return perror(argc == 2 ? argv[1] : "usage: consume TENSOR/raw"), 1;
+        return perror(argv[1]), 1;
     do {
         if (ioctl(fd, STFS_GPU_UPLOAD, &io) != 0) {
             fprintf(stderr, "%s: %s (CUDA error %u)\n", argv[1], strerror(errno), io.cu_error);

@@ -9,6 +9,7 @@ bytes are copied back with the driver alone, and printed.
 
 import ctypes
 import fcntl
+import os
 import sys
 
 U32, I32, U64, I64, U8 = ctypes.c_uint32, ctypes.c_int32, ctypes.c_uint64, ctypes.c_int64, ctypes.c_uint8
@@ -37,6 +38,20 @@ DTYPES = {
     16: ("<i4", "int32"), 17: ("<u4", "uint32"), 18: ("<f4", "float32"), 19: ("<c8", "complex64"),
     20: ("<f8", "float64"), 21: ("<i8", "int64"), 22: ("<u8", "uint64"),
 }  # fmt: skip
+
+
+class Opened:
+    """A file of the mount, or a directory, which `open` does not take. A file's lease lasts as long as this."""
+
+    def __init__(self, path):
+        self.fd = os.open(path, os.O_RDONLY)
+
+    def fileno(self):
+        return self.fd
+
+    def __del__(self):
+        if hasattr(self, "fd"):
+            os.close(self.fd)
 
 
 def upload(file, device=-1):
@@ -122,18 +137,20 @@ def with_the_driver_alone(io):
 
 
 def main():
-    with open(sys.argv[1], "rb") as file:
-        io = upload(file)
-        print(f"{io.nbytes} bytes on GPU {io.device_ordinal}, dtype {io.dtype}, shape {list(io.shape[: io.ndim])}")
-        if not io.handle_kind:
-            return  # a tensor without elements
-        for use in (with_torch, with_cupy):
-            try:
-                print(use(io, file))
-                return
-            except ImportError:
-                pass
-        print(with_the_driver_alone(io))
+    if len(sys.argv) != 2:
+        sys.exit("usage: consume.py TENSOR/raw, or any other file or directory that can be uploaded")
+    file = Opened(sys.argv[1])
+    io = upload(file)
+    print(f"{io.nbytes} bytes on GPU {io.device_ordinal}, dtype {io.dtype}, shape {list(io.shape[: io.ndim])}")
+    if not io.handle_kind:
+        return  # a tensor without elements
+    for use in (with_torch, with_cupy):
+        try:
+            print(use(io, file))
+            return
+        except ImportError:
+            pass
+    print(with_the_driver_alone(io))
 
 
 if __name__ == "__main__":

@@ -25,8 +25,8 @@
 
 /* op_flags, and flags of the answer (all but EVICT) */
 #define STFS_GPU_EVICT     1u /* RELEASE: free the memory now */
-#define STFS_GPU_AUTO_FREE 2u /* UPLOAD: free it two seconds after the last lease */
-#define STFS_GPU_PIN       4u /* UPLOAD: never evict; mount owner and root only */
+#define STFS_GPU_AUTO_FREE 2u /* UPLOAD: free it two seconds after the last lease, unless pinned */
+#define STFS_GPU_PIN       4u /* UPLOAD: free it for EVICT alone; mount owner and root only */
 
 /* state */
 #define STFS_GPU_ABSENT   0u

@@ -62,10 +62,8 @@ fn upload(args: &GpuUploadArgs) -> Result<ExitCode> {
             progress
                 .get_or_insert_with(|| Progress::new(io.nbytes))
                 .at(io.done_bytes);
-            match io.state {
-                ioctl::LOADING => {}
-                ioctl::RESIDENT => break,
-                _ => anyhow::bail!("was released while it was being loaded"),
+            if io.state != ioctl::LOADING {
+                break;
             }
         }
         // The lease goes with the open file, the memory stays.
@@ -107,7 +105,13 @@ fn release(args: &GpuReleaseArgs) -> Result<ExitCode> {
 fn status(args: &GpuStatusArgs) -> Result<ExitCode> {
     let file =
         File::open(&args.mountpoint).with_context(|| args.mountpoint.display().to_string())?;
-    let failed = |e| explain(&e, &GpuIo::request()).context(args.mountpoint.display().to_string());
+    let failed = |e: io::Error| {
+        let why = match e.raw_os_error() {
+            Some(libc::ENOTTY) => anyhow::Error::msg("is not in an stfs mount"),
+            _ => explain(&e, &GpuIo::request()),
+        };
+        why.context(args.mountpoint.display().to_string())
+    };
     let (objects, text) = if args.devices {
         let devices = ioctl::devices(file.as_fd()).map_err(failed)?;
         let objects = devices.iter().map(device_object).collect();
@@ -236,6 +240,7 @@ fn explain(e: &io::Error, io: &GpuIo) -> anyhow::Error {
         Some(libc::ESTALE) => "its file changed; try again, or mount the model again".into(),
         Some(libc::EIO) => "its file could not be read; the mount's log says why".into(),
         Some(libc::EREMOTEIO) => format!("CUDA error {}; the mount's log says where", io.cu_error),
+        Some(libc::ENOENT) => "was released while it was being loaded".into(),
         Some(libc::EBUSY) => {
             "another process holds it, or it is part of a whole model ('stfs gpu release MOUNTPOINT/tensors' frees that)".into()
         }

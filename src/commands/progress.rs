@@ -18,7 +18,7 @@ impl Progress {
     pub fn new(bytes: u64) -> Progress {
         let bar = ProgressBar::new(bytes);
         let style = ProgressStyle::with_template(
-            "{wide_bar} {bytes}/{total_bytes}  {bytes_per_sec}  {eta} left",
+            "{wide_bar} {decimal_bytes}/{decimal_total_bytes}  {decimal_bytes_per_sec}  {eta} left",
         );
         bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
         // Before it is first drawn: an interrupt can come right after.

@@ -6,6 +6,7 @@ use super::Fs;
 use crate::dtype::{Dtype, ElementType};
 use crate::error::Result;
 use crate::gpu::{Arena, Caller, Key, Member, Part, Reply, Sources, Target};
+use crate::ioctl;
 use crate::layout::{Node, Top};
 use crate::model::{Origin, TensorId};
 use crate::view::{SharedView, StoredBytes};
@@ -23,16 +24,22 @@ impl Fs {
         reply: Reply,
     ) {
         let node = Node::from_ino(ino).filter(|&n| self.layout.exists(n));
-        let target = match node.map(|n| self.target(n, fh)) {
-            Some(Ok(target)) => target,
-            Some(Err(e)) => {
+        let about_it = matches!(code, ioctl::UPLOAD | ioctl::QUERY | ioctl::RELEASE);
+        let target = match node.filter(|_| about_it) {
+            Some(node) => self.target(node, fh).map_err(|e| {
                 log::warn!("{}", crate::text::printable(&e.to_string()));
-                return reply(e.errno(), &[]);
-            }
-            None => None,
+                e.errno()
+            }),
+            None => Ok(None),
         };
         self.gpu
             .ioctl(code, input, target, Caller { uid, fh }, reply);
+    }
+
+    /// Ends all GPU use, before the mount is detached: whoever waits for an upload is answered, and
+    /// all memory goes back to the driver. Takes at most ten seconds. See [`crate::gpu::Gpu::stop`].
+    pub fn stop_gpu(&self) {
+        self.gpu.stop();
     }
 
     /// Whether [`Fs::ioctl`] may have to wait for the disk, or compute for long.

@@ -98,6 +98,16 @@ impl Allocation {
         matches!(self.phase, Phase::Resident(_)) && self.leases.is_empty() && !self.pin
     }
 
+    /// Whether it is to be freed some time after its last lease. PIN wins over AUTO_FREE.
+    pub fn ends_with_leases(&self) -> bool {
+        self.auto_free && !self.pin
+    }
+
+    /// Whether a stranger may read every file that the bytes come from; anyone else (`None`) may.
+    pub fn open_to(&self, stranger: Option<u32>) -> bool {
+        stranger.is_none_or(|uid| self.target.sources.readable_by(uid))
+    }
+
     /// Whether the upload failed.
     pub fn failed(&self) -> bool {
         matches!(self.phase, Phase::Failed(..))

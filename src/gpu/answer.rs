@@ -4,8 +4,6 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use bytemuck::Zeroable;
-
 use super::allocation::{Allocation, Phase, Selector};
 use super::core::Core;
 use super::driver::Device;
@@ -26,6 +24,8 @@ pub struct Ask {
     pub generation: u64,
     /// Who asks.
     pub caller: Caller,
+    /// The same, if that is neither the mount's owner nor root: whom the files' permissions bind.
+    pub stranger: Option<u32>,
     /// Where the answer goes.
     pub reply: Reply,
 }
@@ -58,17 +58,16 @@ pub fn dispatch(
     core: &Arc<Core>,
     code: u32,
     input: &[u8],
-    target: Option<Target>,
+    target: Result<Option<Target>, i32>,
     caller: Caller,
     reply: Reply,
 ) {
     match code {
-        ioctl::UPLOAD | ioctl::QUERY | ioctl::RELEASE => {
-            let Some(target) = target else {
-                return reply(libc::ENOTTY, &[]);
-            };
-            tensor(core, code, input, target, caller, reply);
-        }
+        ioctl::UPLOAD | ioctl::QUERY | ioctl::RELEASE => match target {
+            Ok(Some(target)) => tensor(core, code, input, target, caller, reply),
+            Ok(None) => reply(libc::ENOTTY, &[]),
+            Err(errno) => unreadable(core, code, input, errno, caller, reply),
+        },
         ioctl::DEVICES => match opened::<GpuDevice>(core, input, caller) {
             Ok(device) => core.device(device, reply),
             Err((errno, device)) => give(reply, errno, device),
@@ -100,10 +99,34 @@ fn opened<T: Header>(core: &Core, input: &[u8], caller: Caller) -> Result<T, (i3
         _ if !request.header_ok() => Some(libc::EINVAL),
         _ => None,
     };
+    let request = request.unanswered();
     match refused {
         Some(errno) => Err((errno, Some(request))),
         None => Ok(request),
     }
+}
+
+/// Answers about a tensor of which not even the shape could be read.
+fn unreadable(core: &Core, code: u32, input: &[u8], errno: i32, caller: Caller, reply: Reply) {
+    match opened::<GpuIo>(core, input, caller) {
+        Ok(mut io) => {
+            begin(&mut io);
+            if code == ioctl::UPLOAD {
+                io.state = ioctl::FAILED;
+            }
+            reply(errno, bytemuck::bytes_of(&io));
+        }
+        Err((errno, io)) => give(reply, errno, io),
+    }
+}
+
+/// Fills in what is the same in every answer.
+fn begin(io: &mut GpuIo) {
+    io.size = size_of::<GpuIo>() as u32;
+    io.version = ioctl::ABI_VERSION;
+    io.state = ioctl::ABSENT;
+    io.device_ordinal = -1;
+    io.exporter_pid = std::process::id();
 }
 
 fn tensor(core: &Arc<Core>, code: u32, input: &[u8], target: Target, caller: Caller, reply: Reply) {
@@ -112,12 +135,12 @@ fn tensor(core: &Arc<Core>, code: u32, input: &[u8], target: Target, caller: Cal
         Err((errno, Some(io))) => (io, Some(errno)),
         Err((errno, None)) => return reply(errno, &[]),
     };
-    let states = target.sources.states();
     let mut ask = Ask {
         io,
-        generation: generation(&states),
+        generation: 0,
         target,
-        states,
+        states: Vec::new(),
+        stranger: (!core.trusts(caller.uid)).then_some(caller.uid),
         caller,
         reply,
     };
@@ -127,11 +150,16 @@ fn tensor(core: &Arc<Core>, code: u32, input: &[u8], target: Target, caller: Cal
         out.answer(ask, errno);
         return out.send();
     }
-    match code {
-        ioctl::UPLOAD => core.upload(ask),
-        ioctl::QUERY => core.query(ask),
-        _ => core.release(ask),
-    }
+    let engine = core.clone();
+    // The files' paths lead to disks, which may take their time.
+    core.lookups.run(move || {
+        ask.look();
+        match code {
+            ioctl::UPLOAD => engine.upload(ask),
+            ioctl::QUERY => engine.query(ask),
+            _ => engine.release(ask),
+        }
+    });
 }
 
 /// What can be said of a request without looking at the table.
@@ -145,7 +173,12 @@ fn check(core: &Core, code: u32, io: &GpuIo, target: &Target, caller: Caller) ->
     if io.op_flags & !allowed != 0 || reserved || target.shape.len() > MAX_DIMS {
         return Err(libc::EINVAL);
     }
-    if io.op_flags & ioctl::PIN != 0 && !core.trusts(caller.uid) {
+    let trusted = core.trusts(caller.uid);
+    if io.op_flags & ioctl::PIN != 0 && !trusted {
+        return Err(libc::EACCES);
+    }
+    // To open a file is to be allowed to read it; to open a directory says nothing of what is in it.
+    if caller.fh.is_none() && !trusted && !target.sources.readable_by(caller.uid) {
         return Err(libc::EACCES);
     }
     Ok(())
@@ -173,7 +206,15 @@ impl Ask {
             default_device: self.io.device == -1 && self.io.want_uuid == [0; 16],
             device,
             fh: self.caller.fh,
+            stranger: self.stranger,
         }
+    }
+
+    /// Sees what the source files look like now.
+    fn look(&mut self) {
+        self.states = self.target.sources.states();
+        self.generation = generation(&self.states);
+        self.io.generation = self.generation;
     }
 
     /// Whether the caller asked for EVICT, AUTO_FREE or PIN.
@@ -188,26 +229,10 @@ impl Ask {
 
     /// Fills in what is known without the table: the tensor, absent.
     fn clear(&mut self) {
-        let mut io = GpuIo {
-            abi_size: self.io.abi_size,
-            abi_version: self.io.abi_version,
-            op_flags: self.io.op_flags,
-            rsvd0: self.io.rsvd0,
-            device: self.io.device,
-            timeout_ms: self.io.timeout_ms,
-            want_uuid: self.io.want_uuid,
-            want_generation: self.io.want_generation,
-            rsvd_in: self.io.rsvd_in,
-            ..GpuIo::zeroed()
-        };
-        io.size = size_of::<GpuIo>() as u32;
-        io.version = ioctl::ABI_VERSION;
-        io.state = ioctl::ABSENT;
-        io.generation = self.generation;
+        let io = &mut self.io;
+        begin(io);
         io.nbytes = self.target.view.len();
-        io.device_ordinal = -1;
         io.dtype = self.target.dtype;
-        io.exporter_pid = std::process::id();
         let shape = &self.target.shape[..self.target.shape.len().min(MAX_DIMS)];
         io.ndim = shape.len() as u32;
         io.shape[..shape.len()].copy_from_slice(shape);
@@ -216,7 +241,6 @@ impl Ask {
             *out = stride;
             stride = stride.saturating_mul(i64::try_from(dim).unwrap_or(i64::MAX));
         }
-        self.io = io;
     }
 
     /// Fills in the device, where it is known.
@@ -229,6 +253,8 @@ impl Ask {
 
     /// Fills in what the table says.
     pub fn found(&mut self, allocation: &Allocation, found: Found) {
+        // A whole model's handle is for those who may read the whole model.
+        let may_open = found.place.is_none() || allocation.open_to(self.stranger);
         let io = &mut self.io;
         let done = allocation.progress.done.load(Ordering::Relaxed);
         let offset = found.place.map_or(0, |place| place.offset);
@@ -250,10 +276,10 @@ impl Ask {
             Phase::Resident(handle) => {
                 io.state = ioctl::RESIDENT;
                 io.done_bytes = io.nbytes;
-                if let Some(handle) = handle {
+                if let Some(handle) = handle.filter(|_| may_open) {
                     io.handle_kind = ioctl::HANDLE_CUDA_IPC;
                     io.handle_len = handle.len() as u32;
-                    io.handle = *handle;
+                    io.handle = handle;
                 }
             }
         }

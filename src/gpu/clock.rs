@@ -3,6 +3,7 @@
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -87,8 +88,10 @@ fn run(shared: &Shared) {
                     .pop()
                     .and_then(|Reverse((_, number))| state.tasks.remove(&number));
                 drop(state);
-                if let Some(task) = task {
-                    task();
+                // One that panics must not leave all later callers without an answer.
+                let run = AssertUnwindSafe(|| task.map(|task| task()));
+                if catch_unwind(run).is_err() {
+                    log::error!("gpu: a timed task failed inside stfs; please report this");
                 }
                 state = shared.lock();
             }
@@ -126,5 +129,14 @@ mod tests {
         }
         let order: Vec<u64> = rx.iter().take(3).collect();
         assert_eq!(order, [20, 40, 60]);
+    }
+
+    #[test]
+    fn a_task_that_panics_does_not_stop_the_clock() {
+        let clock = Clock::new();
+        let (tx, rx) = mpsc::channel();
+        clock.after(Duration::ZERO, || panic!("on purpose"));
+        clock.after(Duration::from_millis(10), move || tx.send(()).unwrap());
+        assert!(rx.recv_timeout(Duration::from_secs(10)).is_ok());
     }
 }

@@ -17,7 +17,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::Duration;
 
 use super::allocation::Progress;
-use super::driver::{Device, DeviceMemory, Staging};
+use super::driver::{Device, DeviceMemory, Staging, ruins_context};
 use super::readers::{Chunk, Readers, chunk_end};
 use super::target::{FileState, Target};
 use super::{Failure, StagingPool};
@@ -37,8 +37,11 @@ pub type Done = Box<dyn FnOnce() + Send>;
 /// To be called with a device's free and total bytes, if it is in use.
 pub type Measured = Box<dyn FnOnce(Option<(u64, u64)>) + Send>;
 
-/// To be called with a load's outcome: the IPC handle (none where there are no bytes) or why not.
-pub type Report = Arc<dyn Fn(u64, Result<Option<[u8; 64]>, Failure>) + Send + Sync>;
+/// How a load ended: with the IPC handle (none where there are no bytes), or why not.
+pub type Outcome = Result<Option<[u8; 64]>, Failure>;
+
+/// To be called with a load's outcome.
+pub type Report = Arc<dyn Fn(u64, Outcome) + Send + Sync>;
 
 /// Bytes to bring to the device.
 pub struct Job {
@@ -214,15 +217,21 @@ impl Worker {
     /// Memory and its handle. The handle is asked for before anything is copied, so that a device
     /// that cannot export says so early; nobody sees it before the copy is over.
     fn allocate(&mut self, bytes: u64) -> Result<(Arc<DeviceMemory>, [u8; 64]), Failure> {
-        let context = &self.session()?.context;
-        let memory = DeviceMemory::new(context, bytes)?;
-        let handle = memory.export()?;
-        Ok((Arc::new(memory), handle))
+        let session = self.session()?;
+        let given = DeviceMemory::new(&session.context, bytes).and_then(|memory| {
+            let handle = memory.export()?;
+            Ok((Arc::new(memory), handle))
+        });
+        given.map_err(|e| {
+            session.broken |= ruins_context(e.code);
+            e.into()
+        })
     }
 
-    /// The session, made if there is none.
+    /// The session, made if there is none, or none that works and nothing is under way in it.
     fn session(&mut self) -> Result<&mut Session, Failure> {
-        let session = match self.session.take() {
+        let session = self.session.take().filter(|s| !s.broken || s.busy > 0);
+        let session = match session {
             Some(session) => session,
             None => Session::new(&self.device, self.pool, &self.orders)?,
         };
@@ -243,11 +252,12 @@ impl Worker {
     fn pump(&mut self) {
         self.retire();
         while let Some(i) = self.active.iter().position(Active::wants_more) {
-            if self.session.as_ref().is_some_and(|s| s.broken) {
-                if self.session.as_ref().is_some_and(|s| s.busy > 0) {
-                    break;
-                }
-                self.session = None;
+            if self
+                .session
+                .as_ref()
+                .is_some_and(|s| s.broken && s.busy > 0)
+            {
+                break;
             }
             let staging = match self.session() {
                 Ok(session) => match session.idle.pop() {

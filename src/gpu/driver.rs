@@ -78,6 +78,27 @@ impl CudaError {
     }
 }
 
+/// Whether after an error of this code every further call in the context fails: only when all that
+/// lives in the context has gone, and the context with it, can a new one do better.
+pub fn ruins_context(code: u32) -> bool {
+    use sys::CUresult as C;
+    const RUINOUS: [u32; 12] = [
+        C::CUDA_ERROR_ECC_UNCORRECTABLE as u32,
+        C::CUDA_ERROR_NVLINK_UNCORRECTABLE as u32,
+        C::CUDA_ERROR_ILLEGAL_ADDRESS as u32,
+        C::CUDA_ERROR_LAUNCH_TIMEOUT as u32,
+        C::CUDA_ERROR_CONTEXT_IS_DESTROYED as u32,
+        C::CUDA_ERROR_ASSERT as u32,
+        C::CUDA_ERROR_HARDWARE_STACK_ERROR as u32,
+        C::CUDA_ERROR_ILLEGAL_INSTRUCTION as u32,
+        C::CUDA_ERROR_MISALIGNED_ADDRESS as u32,
+        C::CUDA_ERROR_INVALID_ADDRESS_SPACE as u32,
+        C::CUDA_ERROR_INVALID_PC as u32,
+        C::CUDA_ERROR_LAUNCH_FAILED as u32,
+    ];
+    RUINOUS.contains(&code)
+}
+
 impl fmt::Display for CudaError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: {} ({})", self.call, self.name, self.code)

@@ -145,7 +145,7 @@ impl Readers {
     ) {
         let (start, end) = (chunk.offset, chunk.offset + chunk.len as u64);
         let base: NonNull<u8> = NonNull::from(&mut *chunk.staging.bytes).cast();
-        debug_assert!(chunk.len <= chunk.staging.bytes.len());
+        assert!(chunk.len <= chunk.staging.bytes.len());
         let filling = Arc::new(Filling {
             chunk: Mutex::new(Some(chunk)),
             filled: AtomicUsize::new(0),

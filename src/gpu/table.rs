@@ -1,6 +1,7 @@
 //! The residency table: which bytes are in, or on their way to, the memory of which device, and who
 //! holds a lease on them. Plain data without threads, CUDA or replies.
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::time::Instant;
 
@@ -25,6 +26,8 @@ pub struct Want<'a> {
     pub device: Option<i32>,
     /// The open file, if it may hold a lease.
     pub fh: Option<u64>,
+    /// The user, if the files' permissions bind them.
+    pub stranger: Option<u32>,
 }
 
 /// What a caller looks for it for, which decides between several.
@@ -51,6 +54,8 @@ pub struct Found {
 #[derive(Default)]
 pub struct Table {
     all: BTreeMap<u64, Allocation>,
+    /// Those that have not failed, by ascending number.
+    listed: Vec<u64>,
     by_key: HashMap<Key, Vec<u64>>,
     by_file: HashMap<u64, Vec<u64>>,
     arenas: Vec<u64>,
@@ -74,7 +79,28 @@ impl Table {
 
     /// What LIST shows, in order: the failed ones left out.
     pub fn listed(&self) -> impl Iterator<Item = &Allocation> {
-        self.all.values().filter(|a| !a.failed())
+        self.listed.iter().filter_map(|id| self.all.get(id))
+    }
+
+    /// How many LIST shows.
+    pub fn listed_count(&self) -> usize {
+        self.listed.len()
+    }
+
+    /// One of what LIST shows.
+    pub fn nth_listed(&self, index: usize) -> Option<&Allocation> {
+        self.all.get(self.listed.get(index)?)
+    }
+
+    fn unlist(&mut self, id: u64) {
+        if let Ok(at) = self.listed.binary_search(&id) {
+            self.listed.remove(at);
+        }
+    }
+
+    /// What is in a device's memory, or on its way there.
+    pub fn on(&self, device: i32) -> impl Iterator<Item = &Allocation> {
+        self.listed().filter(move |a| a.device == Some(device))
     }
 
     /// Takes in an allocation that has no device yet, and numbers it.
@@ -88,11 +114,13 @@ impl Table {
             self.arenas.push(id);
         }
         self.all.insert(id, allocation);
+        self.listed.push(id);
         self.touch(id);
         id
     }
 
-    /// Takes an allocation out, leases and all.
+    /// Takes an allocation out, leases and all. If it was still loading, its bytes count on until
+    /// they are given back.
     pub fn remove(&mut self, id: u64) -> Option<Allocation> {
         let allocation = self.all.remove(&id)?;
         drop_from(&mut self.by_key, allocation.target.key, id);
@@ -101,7 +129,10 @@ impl Table {
         }
         self.arenas.retain(|&a| a != id);
         self.failures.remove(&id);
-        self.give_back(allocation.device, allocation.alloc_bytes);
+        self.unlist(id);
+        if !matches!(allocation.phase, Phase::Loading) {
+            self.give_back(allocation.device, allocation.alloc_bytes);
+        }
         Some(allocation)
     }
 
@@ -133,6 +164,7 @@ impl Table {
         for fh in leases.keys() {
             drop_from(&mut self.by_file, *fh, id);
         }
+        self.unlist(id);
         self.give_back(device, bytes);
         if forget {
             self.remove(id);
@@ -141,7 +173,8 @@ impl Table {
         }
     }
 
-    fn give_back(&mut self, device: Option<i32>, bytes: u64) {
+    /// So many bytes of a device are free again.
+    pub fn give_back(&mut self, device: Option<i32>, bytes: u64) {
         if let Some(used) = device.and_then(|d| self.used.get_mut(&d)) {
             *used = used.saturating_sub(bytes);
         }
@@ -218,7 +251,7 @@ impl Table {
     /// The best of the allocations that hold what is wanted.
     pub fn find(&self, want: &Want<'_>, intent: Intent) -> Option<Found> {
         if intent != Intent::Join
-            && let Some(found) = self.find_leased(want)
+            && let Some(found) = self.find_leased(want, intent)
         {
             return Some(found);
         }
@@ -230,18 +263,25 @@ impl Table {
         let arenas = self.arenas.iter().filter_map(|id| self.all.get(id));
         let arenas = arenas.filter_map(|a| Some((a, Some(fresh_place(a, want)?))));
         own.chain(arenas)
-            .min_by_key(|(a, place)| rank(a, place.is_some(), want, intent))
+            // Of two arenas the newer: after a change the older one has fewer and fewer tensors.
+            .min_by_key(|(a, place)| (rank(a, place.is_some(), want, intent), Reverse(a.id)))
             .map(|(a, place)| Found { id: a.id, place })
     }
 
     /// What this very open file holds a lease on: on the device asked for, or on any if it asked for
     /// the default one and has nothing there.
-    fn find_leased(&self, want: &Want<'_>) -> Option<Found> {
+    fn find_leased(&self, want: &Want<'_>, intent: Intent) -> Option<Found> {
         let fh = want.fh?;
+        // To let go is for everybody: another's open file may have been handed on.
+        let shown = |a: &&Allocation| intent == Intent::Release || may_show(a, want);
         let here = self.leased_by(fh).filter(|a| on_device(a, want));
-        let here =
-            here.min_by_key(|a| place_in(a, want.key).is_none() && a.generation != want.generation);
-        let anywhere = || self.leased_by(fh).next().filter(|_| want.default_device);
+        let here = here
+            .filter(shown)
+            .min_by_key(|a| place_in(a, want.key).is_none() && a.generation != want.generation);
+        let anywhere = || {
+            let mut all = self.leased_by(fh).filter(shown);
+            all.next().filter(|_| want.default_device)
+        };
         let a = here.or_else(anywhere)?;
         Some(Found {
             id: a.id,
@@ -312,11 +352,18 @@ fn place_in(a: &Allocation, key: Key) -> Option<Place> {
     a.target.arena.as_ref()?.place(key.ino)
 }
 
-/// The same, if their file still looks as it did when the arena was uploaded.
+/// The same, if their file still looks as it did when the arena was uploaded, and the caller may
+/// have the whole arena.
 fn fresh_place(a: &Allocation, want: &Want<'_>) -> Option<Place> {
     let place = place_in(a, want.key)?;
     let [now] = want.states else { return None };
-    (on_device(a, want) && a.states.get(place.file()) == Some(now)).then_some(place)
+    let fresh = on_device(a, want) && a.states.get(place.file()) == Some(now);
+    (fresh && may_show(a, want)).then_some(place)
+}
+
+/// Whether the caller may have the memory: a part of an arena comes with a handle of all of it.
+fn may_show(a: &Allocation, want: &Want<'_>) -> bool {
+    a.target.key == want.key || a.open_to(want.stranger)
 }
 
 /// Smaller is better.

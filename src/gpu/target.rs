@@ -92,6 +92,15 @@ impl Sources {
         &self.0
     }
 
+    /// Whether the permissions of every file let a user read it. Nothing is known of the user's
+    /// groups: who does not own a file needs both its group's bit and the others'.
+    pub fn readable_by(&self, uid: u32) -> bool {
+        self.0.iter().all(|file| {
+            let needed = if file.stat.uid == uid { 0o400 } else { 0o044 };
+            file.stat.mode & needed == needed
+        })
+    }
+
     /// What each file looks like now.
     pub fn states(&self) -> Vec<FileState> {
         self.0.iter().map(|f| FileState::of(f)).collect()

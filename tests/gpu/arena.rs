@@ -1,6 +1,7 @@
 //! A whole model in one arena.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use stfs::gpu::{ALIGNMENT, Arena, Config, GRANULE, Member, Target};
 use stfs::ioctl::{self, GpuIo};
@@ -98,6 +99,47 @@ fn after_a_file_changed_its_tensors_are_no_longer_found_in_the_arena() {
         assert_eq!((errno, io.state), (0, ioctl::RESIDENT));
         assert_eq!(fixture.query(&tensors[1], 6).1.alloc_id, io.alloc_id);
         assert_eq!(outstanding(&ledger())["device"], 2);
+    });
+}
+
+#[test]
+fn of_two_arenas_the_newer_is_found() {
+    with_double!([], {
+        let fixture = Fixture::small();
+        let (tensors, whole) = model(&fixture);
+        let old = fixture
+            .call(ioctl::UPLOAD, request(), &whole, directory())
+            .1;
+        // A holder keeps the old arena while another tensor's file changes.
+        assert_eq!(fixture.upload(&tensors[3], 7).1.alloc_id, old.alloc_id);
+        let path = &tensors[1].sources.files()[0].path;
+        std::fs::write(path, noise(70_000, 99)).unwrap();
+        let new = fixture
+            .call(ioctl::UPLOAD, request(), &whole, directory())
+            .1;
+        assert_ne!(new.alloc_id, old.alloc_id);
+        for tensor in &tensors {
+            assert_eq!(fixture.query(tensor, 8).1.alloc_id, new.alloc_id);
+            assert_eq!(fixture.upload(tensor, 8).1.alloc_id, new.alloc_id);
+        }
+        assert_eq!(fixture.query(&tensors[3], 7).1.alloc_id, old.alloc_id);
+    });
+}
+
+#[test]
+fn a_tensor_that_is_pinned_pins_the_arena_it_is_in() {
+    with_double!([], {
+        let fixture = Fixture::small();
+        let (tensors, whole) = model(&fixture);
+        let with = |op_flags| GpuIo {
+            op_flags,
+            ..request()
+        };
+        fixture.call(ioctl::UPLOAD, with(ioctl::AUTO_FREE), &whole, directory());
+        fixture.upload_with(with(ioctl::PIN), &tensors[3], 7);
+        fixture.gpu.released(7);
+        std::thread::sleep(Duration::from_millis(2500));
+        assert_eq!(fixture.query(&tensors[3], 8).1.state, ioctl::RESIDENT);
     });
 }
 

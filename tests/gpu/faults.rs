@@ -161,3 +161,90 @@ fn the_end_during_an_upload_frees_everything_and_answers_everybody() {
         assert_all_returned();
     });
 }
+
+#[test]
+fn stopped_it_has_nothing_and_says_so() {
+    with_double!(["STFS_CUDA_DOUBLE_BANDWIDTH" => 1_000_000], {
+        let fixture = Fixture::small();
+        let (there, loading) = (fixture.target(1, 1000), fixture.target(2, 20_000_000));
+        assert_eq!(fixture.upload(&there, 1).1.leases, 1);
+        let waiting = fixture.ask(ioctl::UPLOAD, request(), &loading, file(2));
+        while fixture.query(&loading, 3).1.done_bytes == 0 {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        let start = Instant::now();
+        fixture.gpu.stop();
+        assert!(start.elapsed() < Duration::from_secs(3));
+        let (errno, io) = waiting.recv_timeout(Duration::from_secs(1)).unwrap();
+        assert_eq!((errno, io.state, io.nbytes), (libc::EIO, ioctl::FAILED, 20_000_000));
+        assert_all_returned();
+        // The mount may still be there for a moment.
+        let (errno, io) = fixture.query(&there, 1);
+        assert_eq!((errno, io.state, io.handle_kind), (0, ioctl::ABSENT, 0));
+        assert_eq!(fixture.upload(&there, 1).0, libc::EIO);
+        assert_eq!(fixture.release(&there, 1, 0).0, libc::ENOENT);
+        assert_eq!(fixture.listed(), Vec::<String>::new());
+        fixture.gpu.released(1);
+        fixture.gpu.stop();
+    });
+}
+
+#[test]
+fn stopped_while_the_driver_starts_it_keeps_nobody_waiting() {
+    with_double!(["STFS_CUDA_DOUBLE_HANG" => "cuInit:1:1000"], {
+        let fixture = Fixture::small();
+        let waiting = fixture.ask(ioctl::UPLOAD, request(), &fixture.target(1, 1000), file(1));
+        while fixture.listed().is_empty() {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        let start = Instant::now();
+        fixture.gpu.stop();
+        assert!(start.elapsed() < Duration::from_millis(500));
+        assert_eq!(waiting.recv_timeout(Duration::from_secs(1)).unwrap().0, libc::EIO);
+    });
+}
+
+/// An illegal address and its like: whatever is called afterwards fails the same way.
+#[test]
+fn a_ruined_context_is_replaced_once_nothing_in_it_is_leased() {
+    with_double!(["STFS_CUDA_DOUBLE_RUIN" => "cuMemAlloc_v2:4:700"], {
+        let fixture = Fixture::small();
+        let all: Vec<_> = (1..=5).map(|ino| fixture.target(ino, 1000)).collect();
+        for target in &all[..3] {
+            assert_eq!(fixture.upload(target, target.key.ino).0, 0);
+        }
+        fixture.gpu.released(1);
+        let (errno, io) = fixture.upload(&all[3], 4);
+        assert_eq!((errno, io.cu_error), (libc::EREMOTEIO, 700));
+        // What nobody uses has gone; what somebody uses must not.
+        assert_eq!(fixture.listed(), ["tensors/t2/raw", "tensors/t3/raw"]);
+        fixture.gpu.released(2);
+        assert_eq!(fixture.upload(&all[3], 4).0, libc::EREMOTEIO);
+        assert_eq!(fixture.query(&all[2], 3).1.state, ioctl::RESIDENT);
+        fixture.gpu.released(3);
+        // Nothing lives in it any more.
+        for target in &all {
+            let (errno, io) = fixture.upload(target, target.key.ino);
+            assert_eq!((errno, io.state), (0, ioctl::RESIDENT));
+        }
+        let seen = seen_by_another_process(&fixture.query(&all[4], 5).1);
+        assert!(seen == stfs::view::read_all(&*all[4].view).unwrap());
+        assert_eq!(outstanding(&ledger())["device"], 5);
+    });
+}
+
+#[test]
+fn a_context_that_a_copy_ruined_is_replaced_too() {
+    with_double!(["STFS_CUDA_DOUBLE_RUIN" => "cuEventSynchronize:3:719"], {
+        let fixture = Fixture::small();
+        let (there, large) = (fixture.target(1, 1000), fixture.target(2, 2_000_000));
+        assert_eq!(fixture.upload(&there, 1).0, 0);
+        fixture.gpu.released(1);
+        let (errno, io) = fixture.upload(&large, 2);
+        assert_eq!((errno, io.cu_error), (libc::EREMOTEIO, 719));
+        for target in [&large, &there] {
+            let (errno, io) = fixture.upload(target, target.key.ino);
+            assert_eq!((errno, io.state), (0, ioctl::RESIDENT));
+        }
+    });
+}

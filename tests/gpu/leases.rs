@@ -1,6 +1,6 @@
 //! Leases, eviction and the limit.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use stfs::gpu::{Caller, Config, GRANULE};
 use stfs::ioctl::{self, GpuIo};
@@ -94,7 +94,7 @@ fn evict_stops_an_upload_and_those_who_wait_are_told() {
         }
         assert_eq!(fixture.release(&target, 1, ioctl::EVICT).0, 0);
         let (errno, io) = waiting.recv_timeout(Duration::from_secs(1)).unwrap();
-        assert_eq!((errno, io.state), (0, ioctl::ABSENT));
+        assert_eq!((errno, io.state), (libc::ENOENT, ioctl::ABSENT));
         assert_eq!(outstanding(&ledger()).get("device"), None);
     });
 }
@@ -129,6 +129,120 @@ fn auto_free_memory_goes_two_seconds_after_the_last_lease() {
         assert_eq!(fixture.query(&auto, 5).1.state, ioctl::ABSENT);
         assert_eq!(fixture.query(&stays, 5).1.state, ioctl::RESIDENT);
         assert_eq!(outstanding(&ledger())["device"], 1);
+    });
+}
+
+/// Waits until it is not there any more, at most so long.
+fn wait_for_absence(fixture: &Fixture, target: &stfs::gpu::Target, most: Duration) {
+    let start = Instant::now();
+    while fixture.query(target, 99).1.state != ioctl::ABSENT {
+        assert!(start.elapsed() < most, "it stays");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+#[test]
+fn auto_free_memory_goes_although_its_lease_went_while_it_was_loading() {
+    with_double!(["STFS_CUDA_DOUBLE_BANDWIDTH" => 8_000_000], {
+        let fixture = Fixture::small();
+        let target = fixture.target(1, 4_000_000);
+        let at_once = GpuIo {
+            timeout_ms: 0,
+            ..with_flags(ioctl::AUTO_FREE)
+        };
+        let (errno, io) = fixture.call(ioctl::UPLOAD, at_once, &target, file(1));
+        assert_eq!((errno, io.state), (0, ioctl::LOADING));
+        fixture.gpu.released(1);
+        while fixture.query(&target, 2).1.state == ioctl::LOADING {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        let (_, io) = fixture.query(&target, 2);
+        assert_eq!((io.state, io.leases), (ioctl::RESIDENT, 0));
+        wait_for_absence(&fixture, &target, Duration::from_secs(4));
+        assert_eq!(outstanding(&ledger()).get("device"), None);
+    });
+}
+
+#[test]
+fn auto_free_memory_that_only_directories_asked_for_goes_two_seconds_after_the_last_of_them() {
+    with_double!([], {
+        let fixture = Fixture::small();
+        let target = fixture.target(1, 1000);
+        let auto = with_flags(ioctl::AUTO_FREE);
+        let (errno, io) = fixture.call(ioctl::UPLOAD, auto, &target, directory());
+        assert_eq!((errno, io.flags, io.leases), (0, ioctl::AUTO_FREE, 0));
+        std::thread::sleep(Duration::from_millis(1500));
+        // Asked for again: the two seconds begin anew. They do after a lease, too.
+        fixture.call(ioctl::UPLOAD, auto, &target, directory());
+        fixture.upload_with(auto, &target, 1);
+        fixture.gpu.released(1);
+        std::thread::sleep(Duration::from_millis(1000));
+        fixture.call(ioctl::UPLOAD, auto, &target, directory());
+        std::thread::sleep(Duration::from_millis(1500));
+        assert_eq!(fixture.query(&target, 2).1.state, ioctl::RESIDENT);
+        wait_for_absence(&fixture, &target, Duration::from_secs(2));
+    });
+}
+
+#[test]
+fn pinned_memory_outlives_its_leases_whatever_else_was_asked_for() {
+    with_double!([], {
+        let fixture = Fixture::small();
+        let (both, later) = (fixture.target(1, 1000), fixture.target(2, 1000));
+        let flags = ioctl::AUTO_FREE | ioctl::PIN;
+        assert_eq!(
+            fixture.upload_with(with_flags(flags), &both, 1).1.flags,
+            flags
+        );
+        fixture.upload_with(with_flags(ioctl::AUTO_FREE), &later, 2);
+        fixture.gpu.released(1);
+        fixture.gpu.released(2);
+        // Pinned when its time was already running.
+        let io = fixture
+            .call(ioctl::UPLOAD, with_flags(flags), &later, directory())
+            .1;
+        assert_eq!(io.flags, flags);
+        std::thread::sleep(Duration::from_millis(2500));
+        for target in [&both, &later] {
+            assert_eq!(fixture.query(target, 3).1.state, ioctl::RESIDENT);
+        }
+    });
+}
+
+#[test]
+fn an_upload_that_is_called_off_counts_until_its_memory_is_free() {
+    // What is in flight when the upload is called off takes three seconds.
+    with_double!(["STFS_CUDA_DOUBLE_BANDWIDTH" => 200_000], {
+        let fixture = Fixture::new(Config {
+            limit: Some(GRANULE),
+            staging: small_staging(),
+            ..Config::default()
+        });
+        let (large, small) = (fixture.target(1, 2_000_000), fixture.target(2, 100));
+        let short = GpuIo {
+            timeout_ms: 300,
+            ..request()
+        };
+        fixture.call(ioctl::UPLOAD, short, &large, file(1));
+        assert_eq!(fixture.release(&large, 1, ioctl::EVICT).0, 0);
+        assert_eq!(outstanding(&ledger())["device"], 1, "not free yet");
+        assert_eq!(fixture.upload(&small, 2).0, libc::EDQUOT);
+        while outstanding(&ledger()).contains_key("device") {
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        assert_eq!(fixture.upload(&small, 2).0, 0);
+    });
+}
+
+#[test]
+fn a_limit_of_0_is_none() {
+    with_double!([], {
+        let fixture = Fixture::new(Config {
+            limit: Some(0),
+            staging: small_staging(),
+            ..Config::default()
+        });
+        assert_eq!(fixture.upload(&fixture.target(1, 1000), 1).0, 0);
     });
 }
 

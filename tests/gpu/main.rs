@@ -4,6 +4,7 @@
 //! which `LD_LIBRARY_PATH` leads to it.
 
 mod abi;
+mod answers;
 mod arena;
 mod engine;
 mod errors;
@@ -11,4 +12,5 @@ mod faults;
 mod leases;
 mod mount;
 mod mounted;
+mod permissions;
 mod support;

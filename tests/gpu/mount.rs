@@ -327,11 +327,7 @@ fn without_a_driver_a_mount_is_as_good_as_ever() {
     let empty = tempfile::tempdir().unwrap();
     let mount = Mounted::new(&[], &[("LD_LIBRARY_PATH", empty.path().to_str().unwrap())]);
     let file = mount.open(BIG);
-    let io = GpuIo {
-        timeout_ms: 0,
-        ..request()
-    };
-    let (errno, io) = ask(ioctl::upload, &file, io);
+    let (errno, io) = ask(ioctl::upload, &file, request());
     assert_eq!(
         (errno, io.nbytes, io.state),
         (libc::ENODEV, 8_000_000, ioctl::FAILED)
@@ -409,6 +405,11 @@ fn the_commands() {
         err.matches("is no tensor of an stfs mount").count(),
         2,
         "{err}"
+    );
+    let (code, _, err) = stfs(&["gpu", "status", "/etc"]);
+    assert_eq!(
+        (code, err.as_str()),
+        (Some(1), "stfs: /etc: is not in an stfs mount\n")
     );
     assert_eq!(stfs(&["gpu", "upload"]).0, Some(2));
     let (code, _, err) = stfs(&["gpu", "upload", "--device", "7", &raw]);

@@ -45,8 +45,18 @@ pub struct Mounted {
 impl Mounted {
     /// Mounts a small model with these flags and with these variables for the double.
     pub fn new(flags: &[&str], environment: &[(&str, &str)]) -> Mounted {
+        Mounted::with(flags, environment, |_| {})
+    }
+
+    /// The same, of a model directory to which something has been done.
+    pub fn with(
+        flags: &[&str],
+        environment: &[(&str, &str)],
+        change: impl FnOnce(&Path),
+    ) -> Mounted {
         let scratch = tempfile::tempdir().unwrap();
         write_model(&scratch.path().join("model"));
+        change(&scratch.path().join("model"));
         std::fs::create_dir(scratch.path().join("mnt")).unwrap();
         let mut daemon = Command::new(env!("CARGO_BIN_EXE_stfs"))
             .args(["mount", "-f"])

@@ -262,7 +262,7 @@ impl Fixture {
         });
         let input = bytemuck::bytes_of(&io);
         self.gpu
-            .ioctl(code, input, Some(target.clone()), caller, reply);
+            .ioctl(code, input, Ok(Some(target.clone())), caller, reply);
         rx
     }
 
@@ -316,7 +316,7 @@ impl Fixture {
         let reply = Box::new(move |errno, bytes: &[u8]| {
             let _ = tx.send((errno, bytes.to_vec()));
         });
-        self.gpu.ioctl(code, input, None, caller, reply);
+        self.gpu.ioctl(code, input, Ok(None), caller, reply);
         rx.recv_timeout(LIMIT).expect("an answer")
     }
 }

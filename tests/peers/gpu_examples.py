@@ -39,6 +39,12 @@ def check_example(command):
             expected = read(raw)
             assert lines[0].startswith(f"{len(expected)} bytes on GPU 0, dtype 15"), lines
             same(lines[1].strip(), head(expected), name)
+        # The whole model, which is a directory.
+        lines = run(*command, mountpoint / "tensors").decode().splitlines()
+        assert " bytes on GPU 0, dtype 0" in lines[0], lines
+    wrong = subprocess.run([str(part) for part in command], capture_output=True)
+    assert wrong.returncode and wrong.stderr.startswith(b"usage: consume"), wrong.stderr
+    same(wrong.stderr.count(b"\n"), 1, "lines of the usage")
 
 
 @check

@@ -35,8 +35,8 @@ impl Core {
     /// LIST.
     pub fn entry(&self, mut entry: GpuEntry, reply: Reply) {
         self.with(|state, out| {
-            entry.count = u32::try_from(state.table.listed().count()).unwrap_or(u32::MAX);
-            let found = state.table.listed().nth(entry.index as usize);
+            entry.count = u32::try_from(state.table.listed_count()).unwrap_or(u32::MAX);
+            let found = state.table.nth_listed(entry.index as usize);
             let errno = match found {
                 Some(a) => {
                     answer::entry(&mut entry, a);

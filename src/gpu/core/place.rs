@@ -57,7 +57,7 @@ impl Core {
 
     /// Evicts what it takes for so many more bytes to stay within the limit.
     fn make_room(
-        &self,
+        self: &Arc<Self>,
         state: &mut State,
         device: i32,
         bytes: u64,
@@ -73,7 +73,7 @@ impl Core {
             Failure::new(libc::EDQUOT, why)
         })?;
         for victim in victims {
-            state.evict(victim, Box::new(|| {}), out);
+            self.evict(state, victim, Box::new(|| {}), out);
         }
         Ok(())
     }
@@ -96,7 +96,7 @@ impl Core {
         let weak = Arc::downgrade(self);
         let report = Arc::new(move |id, outcome| {
             if let Some(core) = Weak::upgrade(&weak) {
-                core.loaded(id, outcome);
+                core.loaded(id, ordinal, outcome);
             }
         });
         let pool = self.config.staging;

@@ -6,8 +6,9 @@ use std::time::Duration;
 
 use super::state::State;
 use super::{Core, LONGEST_WAIT};
-use crate::gpu::allocation::Selector;
+use crate::gpu::allocation::{Allocation, Phase, Selector};
 use crate::gpu::answer::{Ask, Outbox};
+use crate::gpu::device::{Done, Order};
 use crate::gpu::table::{Found, Intent};
 use crate::ioctl;
 
@@ -90,27 +91,84 @@ impl Core {
         };
         let late = answer.clone();
         self.later(out, LONGEST_WAIT, move |_| late());
-        state.evict(found.id, Box::new(answer), out);
+        self.evict(state, found.id, Box::new(answer), out);
     }
 
-    /// An allocation has lost its last lease.
-    pub fn unleased(self: &Arc<Self>, state: &State, id: u64, out: &mut Outbox) {
-        let Some(a) = state.table.get(id).filter(|a| a.auto_free) else {
+    /// Takes an allocation out of the table and has it freed; then calls `done`. Whoever waits for
+    /// it is told that it is not there.
+    pub fn evict(self: &Arc<Self>, state: &mut State, id: u64, done: Done, out: &mut Outbox) {
+        let Some(a) = state.table.remove(id) else {
+            return out.then(done);
+        };
+        a.progress.cancel.store(true, Ordering::Relaxed);
+        for ask in state.waiting.take_all(id) {
+            state.answer(ask, libc::ENOENT, None, out);
+        }
+        let done = self.given_back(&a, done);
+        match state.orders(a.device) {
+            Some(orders) => {
+                if let Err(lost) = orders.send(Order::Free(id, done))
+                    && let Order::Free(_, done) = lost.0
+                {
+                    out.then(done);
+                }
+            }
+            None => out.then(done),
+        }
+    }
+
+    /// What is resident the device's thread frees before it allocates anything that is asked for
+    /// later. What is loading it frees when its copies have come to an end: only then do its bytes
+    /// not count any more.
+    fn given_back(self: &Arc<Self>, a: &Allocation, done: Done) -> Done {
+        let Phase::Loading = a.phase else {
+            return done;
+        };
+        let (core, device, bytes) = (Arc::downgrade(self), a.device, a.alloc_bytes);
+        Box::new(move || {
+            if let Some(core) = core.upgrade() {
+                core.with(|state, _| state.table.give_back(device, bytes));
+            }
+            done();
+        })
+    }
+
+    /// An allocation has lost its last lease, or has been used without one: where its life ends with
+    /// its leases, the time begins to run.
+    pub fn unleased(self: &Arc<Self>, state: &mut State, id: u64, out: &mut Outbox) {
+        let Some(a) = state.table.get(id).filter(|a| a.leases.is_empty()) else {
             return;
         };
+        let (device, ends) = (a.device, a.ends_with_leases());
         // Whoever comes meanwhile touches it.
         let then = a.last_used;
+        if state.seat(device).is_some_and(|seat| seat.ruined) {
+            return self.evict(state, id, Box::new(|| {}), out);
+        }
+        if !ends {
+            return;
+        }
         self.later(out, AUTO_FREE_AFTER, move |core| {
             core.with(|state, out| {
-                let free = state
-                    .table
-                    .get(id)
-                    .is_some_and(|a| a.auto_free && a.leases.is_empty() && a.last_used == then);
-                if free {
-                    state.evict(id, Box::new(|| {}), out);
+                let a = state.table.get(id).filter(|a| a.last_used == then);
+                if a.is_some_and(|a| a.leases.is_empty() && a.ends_with_leases()) {
+                    core.evict(state, id, Box::new(|| {}), out);
                 }
             });
         });
+    }
+
+    /// A device's context is ruined. Nobody can be given what lives in it, and nothing new comes
+    /// into being before all of it is gone: what has no lease goes now, the rest with its leases.
+    pub fn ruined(self: &Arc<Self>, state: &mut State, device: i32, out: &mut Outbox) {
+        if let Some(seat) = state.seat(Some(device)) {
+            seat.ruined = true;
+        }
+        let idle = |a: &&Allocation| a.leases.is_empty() && matches!(a.phase, Phase::Resident(_));
+        let ids: Vec<u64> = state.table.on(device).filter(idle).map(|a| a.id).collect();
+        for id in ids {
+            self.evict(state, id, Box::new(|| {}), out);
+        }
     }
 
     /// An open file is no more.

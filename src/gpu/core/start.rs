@@ -40,6 +40,7 @@ impl Core {
                     let seat = |device| Seat {
                         device,
                         orders: None,
+                        ruined: false,
                     };
                     (Driver::Up(devices.into_iter().map(seat).collect()), None)
                 }

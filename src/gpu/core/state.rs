@@ -2,7 +2,6 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::sync::mpsc::Sender;
 use std::time::Duration;
 
@@ -10,7 +9,7 @@ use super::devices::Once;
 use crate::gpu::Failure;
 use crate::gpu::allocation::{Allocation, Phase, Selector};
 use crate::gpu::answer::{Ask, Outbox};
-use crate::gpu::device::{Done, Order};
+use crate::gpu::device::Order;
 use crate::gpu::driver::Device;
 use crate::gpu::readers::Readers;
 use crate::gpu::table::{Found, Intent, Table};
@@ -92,6 +91,8 @@ pub struct Seat {
     pub device: Device,
     /// Where its thread takes orders.
     pub orders: Option<Sender<Order>>,
+    /// Its context is ruined: nothing can be uploaded before all that lives in it is freed.
+    pub ruined: bool,
 }
 
 impl State {
@@ -165,34 +166,17 @@ impl State {
         }
     }
 
-    /// Takes an allocation out of the table and has it freed; then calls `done`.
-    pub fn evict(&mut self, id: u64, done: Done, out: &mut Outbox) {
-        let Some(a) = self.table.remove(id) else {
-            return out.then(done);
-        };
-        a.progress.cancel.store(true, Ordering::Relaxed);
-        self.wake(id, out);
-        match self.orders(a.device) {
-            Some(orders) => {
-                if let Err(lost) = orders.send(Order::Free(id, done))
-                    && let Order::Free(_, done) = lost.0
-                {
-                    out.then(done);
-                }
-            }
-            None => out.then(done),
+    /// A device and its thread.
+    pub fn seat(&mut self, device: Option<i32>) -> Option<&mut Seat> {
+        match &mut self.driver {
+            Driver::Up(seats) => seats.iter_mut().find(|s| Some(s.device.ordinal) == device),
+            _ => None,
         }
     }
 
     /// Where a device's thread takes orders, if it has one.
-    pub fn orders(&self, device: Option<i32>) -> Option<&Sender<Order>> {
-        match &self.driver {
-            Driver::Up(seats) => seats
-                .iter()
-                .find(|s| Some(s.device.ordinal) == device)
-                .and_then(|s| s.orders.as_ref()),
-            _ => None,
-        }
+    pub fn orders(&mut self, device: Option<i32>) -> Option<&Sender<Order>> {
+        self.seat(device)?.orders.as_ref()
     }
 
     /// A failure that this caller has not been told of: told now, and forgotten.

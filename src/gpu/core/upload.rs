@@ -9,12 +9,9 @@ use super::{Core, LONGEST_WAIT};
 use crate::gpu::Failure;
 use crate::gpu::allocation::{Allocation, Phase, Selector};
 use crate::gpu::answer::{Ask, Outbox};
+use crate::gpu::device::Outcome;
 use crate::gpu::table::{Found, Intent};
 use crate::ioctl;
-
-/// The very first UPLOAD waits this long at least, whatever it asked for: long enough to learn that
-/// there is no driver.
-const DRIVER_GRACE: Duration = Duration::from_millis(200);
 
 impl Core {
     /// UPLOAD.
@@ -70,6 +67,8 @@ impl Core {
             Phase::Loading => self.wait(state, ask, found, out),
             _ => {
                 self.supersede(state, id, out);
+                // Used without a lease, on a directory: that does not keep it for ever.
+                self.unleased(state, id, out);
                 state.answer(ask, 0, Some(found), out);
             }
         }
@@ -85,7 +84,7 @@ impl Core {
     /// Starts an upload.
     fn begin(self: &Arc<Self>, state: &mut State, ask: Ask, device: Option<i32>, out: &mut Outbox) {
         for id in state.table.replaced(&ask.want(device)) {
-            state.evict(id, Box::new(|| {}), out);
+            self.evict(state, id, Box::new(|| {}), out);
         }
         let selector = Selector::of(&ask.io);
         let mut allocation = Allocation::new(ask.target.clone(), ask.states.clone(), selector);
@@ -104,9 +103,7 @@ impl Core {
 
     /// Puts a caller down to be answered when the upload ends, or when it has waited long enough.
     fn wait(self: &Arc<Self>, state: &mut State, ask: Ask, found: Found, out: &mut Outbox) {
-        let asked = Duration::from_millis(u64::from(ask.io.timeout_ms)).min(LONGEST_WAIT);
-        let up = matches!(state.driver, Driver::Up(_));
-        let wait = if up { asked } else { asked.max(DRIVER_GRACE) };
+        let wait = Duration::from_millis(u64::from(ask.io.timeout_ms)).min(LONGEST_WAIT);
         let waiter = state.waiting.add(found.id, ask);
         if wait.is_zero() {
             // After what the caller of this still does: it may fail at once.
@@ -122,23 +119,34 @@ impl Core {
         self.with(|state, out| {
             if let Some((id, ask)) = state.waiting.take(waiter) {
                 let found = state.table.get(id).map(|a| found_for(a, &ask));
-                state.answer(ask, 0, found, out);
+                let errno = if found.is_some() { 0 } else { libc::ENOENT };
+                state.answer(ask, errno, found, out);
             }
         });
     }
 
     /// A device reports the end of an upload.
-    pub fn loaded(self: &Arc<Self>, id: u64, outcome: Result<Option<[u8; 64]>, Failure>) {
+    pub fn loaded(self: &Arc<Self>, id: u64, device: i32, outcome: Outcome) {
         self.with(|state, out| match outcome {
             Ok(handle) => {
+                if let Some(seat) = state.seat(Some(device)) {
+                    seat.ruined = false;
+                }
                 if let Some(a) = state.table.get_mut(id) {
                     a.phase = Phase::Resident(handle);
                     state.table.touch(id);
                 }
                 self.supersede(state, id, out);
                 state.wake(id, out);
+                // Its last lease may have gone on the way, or it never had one.
+                self.unleased(state, id, out);
             }
-            Err(failure) => state.fail(id, &failure, out),
+            Err(failure) => {
+                state.fail(id, &failure, out);
+                if failure.ruins_context() {
+                    self.ruined(state, device, out);
+                }
+            }
         });
     }
 }

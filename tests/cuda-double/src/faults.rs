@@ -6,7 +6,7 @@ use std::sync::{Mutex, OnceLock};
 use std::time::Duration;
 
 use crate::SUCCESS;
-use crate::world::{Code, lock};
+use crate::world::{Code, current, lock, world};
 
 /// `name`, which call (0: every), and the code or the milliseconds.
 struct Rule {
@@ -33,6 +33,7 @@ fn rules(variable: &str) -> Vec<Rule> {
 
 struct Faults {
     fail: Vec<Rule>,
+    ruin: Vec<Rule>,
     hang: Vec<Rule>,
     calls: Mutex<HashMap<&'static str, u64>>,
 }
@@ -41,6 +42,7 @@ fn faults() -> &'static Faults {
     static FAULTS: OnceLock<Faults> = OnceLock::new();
     FAULTS.get_or_init(|| Faults {
         fail: rules("STFS_CUDA_DOUBLE_FAIL"),
+        ruin: rules("STFS_CUDA_DOUBLE_RUIN"),
         hang: rules("STFS_CUDA_DOUBLE_HANG"),
         calls: Mutex::default(),
     })
@@ -64,6 +66,9 @@ pub fn enter(name: &'static str, body: impl FnOnce() -> Result<(), Code>) -> u32
         };
         if let Some(milliseconds) = met(&faults.hang, name, nth) {
             std::thread::sleep(Duration::from_millis(milliseconds));
+        }
+        if let Some(code) = met(&faults.ruin, name, nth) {
+            world().ruin(current()?, code as Code);
         }
         match met(&faults.fail, name, nth) {
             Some(code) => Err(code as Code),

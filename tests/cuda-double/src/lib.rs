@@ -12,6 +12,7 @@
 //! | `STFS_CUDA_DOUBLE_MEMORY` | bytes of each; 1 GiB if unset |
 //! | `STFS_CUDA_DOUBLE_BANDWIDTH` | bytes a second that a stream copies; unlimited if unset |
 //! | `STFS_CUDA_DOUBLE_FAIL` | `name:nth:code,…`: that call, counted from 1, fails so; 0 is every |
+//! | `STFS_CUDA_DOUBLE_RUIN` | the same, and from then on every call in that context does, until all have released it |
 //! | `STFS_CUDA_DOUBLE_HANG` | `name:nth:milliseconds,…`: that call takes so long |
 //! | `STFS_CUDA_DOUBLE_LEDGER` | a file: a line `+kind` for what is handed out, `-kind` for what comes back |
 #![allow(non_snake_case, clippy::missing_safety_doc)]

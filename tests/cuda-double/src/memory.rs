@@ -120,6 +120,19 @@ pub fn free(address: usize, kinds: &[Kind]) -> Result<(), Code> {
     Ok(())
 }
 
+/// Takes back all memory that was handed out on a device.
+pub fn free_all(device: i32) {
+    let kinds = [Kind::Device, Kind::Pool, Kind::Pinned];
+    let theirs = |b: &Block| b.device == device && kinds.contains(&b.kind);
+    let all: Vec<usize> = lock(&BLOCKS)
+        .iter()
+        .filter_map(|(&address, b)| theirs(b).then_some(address))
+        .collect();
+    for address in all {
+        let _ = free(address, &kinds);
+    }
+}
+
 /// Whether a range lies within one block of one of these kinds.
 pub fn check(address: usize, bytes: usize, kinds: &[Kind]) -> Result<(), Code> {
     let blocks = lock(&BLOCKS);

@@ -15,9 +15,16 @@ pub struct World {
     pub capacity: usize,
     pub bandwidth: Option<f64>,
     pub started: AtomicBool,
-    /// How often each device's primary context is retained.
-    contexts: Mutex<Vec<u32>>,
+    /// Each device's primary context.
+    contexts: Mutex<Vec<Context>>,
     ledger: Option<Mutex<std::fs::File>>,
+}
+
+/// A primary context: how often it is retained, and what every call in it fails with, if it does.
+#[derive(Clone, Default)]
+struct Context {
+    retained: u32,
+    ruined: Option<Code>,
 }
 
 thread_local! {
@@ -45,7 +52,7 @@ pub fn world() -> &'static World {
             capacity: number("STFS_CUDA_DOUBLE_MEMORY").unwrap_or(1 << 30),
             bandwidth: number("STFS_CUDA_DOUBLE_BANDWIDTH").map(|b| b as f64),
             started: AtomicBool::new(false),
-            contexts: Mutex::new(vec![0; devices]),
+            contexts: Mutex::new(vec![Context::default(); devices]),
             ledger,
         }
     })
@@ -59,9 +66,11 @@ pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 pub fn current() -> Result<i32, Code> {
     let world = world().up()?;
     let device = CURRENT.get().checked_sub(1).ok_or(INVALID_CONTEXT)?;
-    match lock(&world.contexts).get(device) {
-        Some(0) | None => Err(CONTEXT_IS_DESTROYED),
-        Some(_) => Ok(device as i32),
+    let contexts = lock(&world.contexts);
+    let alive = contexts.get(device).filter(|c| c.retained > 0);
+    match alive.ok_or(CONTEXT_IS_DESTROYED)?.ruined {
+        Some(code) => Err(code),
+        None => Ok(device as i32),
     }
 }
 
@@ -83,18 +92,33 @@ impl World {
     /// The context is the device's number + 1.
     pub fn retain(&self, device: i32) -> Result<usize, Code> {
         let device = self.device(device)? as usize;
-        lock(&self.contexts)[device] += 1;
+        lock(&self.contexts)[device].retained += 1;
         self.note("+context");
         Ok(device + 1)
     }
 
     pub fn release(&self, device: i32) -> Result<(), Code> {
-        let device = self.device(device)? as usize;
-        let mut contexts = lock(&self.contexts);
-        let count = contexts[device].checked_sub(1).ok_or(INVALID_CONTEXT)?;
-        contexts[device] = count;
+        let device = self.device(device)?;
+        let ended = {
+            let context = &mut lock(&self.contexts)[device as usize];
+            context.retained = context.retained.checked_sub(1).ok_or(INVALID_CONTEXT)?;
+            match context.retained {
+                0 => std::mem::take(context),
+                _ => Context::default(),
+            }
+        };
         self.note("-context");
+        if ended.ruined.is_some() {
+            // What nobody could free goes with its context.
+            crate::streams::drain_all();
+            crate::memory::free_all(device);
+        }
         Ok(())
+    }
+
+    /// From now on nothing works in a device's context.
+    pub fn ruin(&self, device: i32, code: Code) {
+        lock(&self.contexts)[device as usize].ruined = Some(code);
     }
 
     pub fn make_current(&self, context: usize) -> Result<(), Code> {
