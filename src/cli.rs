@@ -103,7 +103,7 @@ pub struct MountArgs {
     /// Who may load tensors into GPU memory: the mount's owner and root, all who may read, nobody
     #[arg(long, value_name = "off|owner|all", default_value_t)]
     pub gpu: Access,
-    /// Keep at most this many bytes resident on each GPU (K, M, G: powers of 1024)
+    /// Keep at most this many bytes resident on each GPU (K, M, G: powers of 1024; 0: no limit)
     #[arg(long, value_name = "BYTES", value_parser = crate::text::parse_bytes)]
     pub gpu_limit: Option<u64>,
     /// Log to this file instead of syslog

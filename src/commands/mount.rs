@@ -50,6 +50,7 @@ pub(super) fn run(mut args: MountArgs) -> Result<ExitCode> {
 /// A mount that answers.
 struct Started {
     mounted: fuse::Mounted,
+    fs: Arc<Fs>,
     /// The line that says so.
     line: String,
     signals: Signals,
@@ -84,7 +85,7 @@ fn start(args: &MountArgs) -> Result<Started> {
     };
     // Before there is a mount that a signal's default action would leave behind.
     let signals = Signals::new([SIGINT, SIGTERM, SIGHUP])?;
-    let mounted = fuse::mount(fs, &place.path, &options)?;
+    let mounted = fuse::mount(fs.clone(), &place.path, &options)?;
     std::fs::metadata(place.path.join("tensors"))
         .with_context(|| format!("{}: mounted, but does not answer", place.path.display()))?;
     let line = summary(&model, &place.path);
@@ -96,6 +97,7 @@ fn start(args: &MountArgs) -> Result<Started> {
         .context("start a thread")?;
     Ok(Started {
         mounted,
+        fs,
         line,
         signals,
     })
@@ -105,15 +107,19 @@ fn start(args: &MountArgs) -> Result<Started> {
 fn serve(started: Started) -> Result<ExitCode> {
     let Started {
         mounted,
+        fs,
         mut signals,
         ..
     } = started;
     let place = mounted.place().clone();
+    let gpu = fs.clone();
     std::thread::Builder::new()
         .name("stfs-signals".into())
         .spawn(move || {
             if let Some(signal) = signals.forever().next() {
                 log::info!("signal {signal}: unmounting {}", place.path().display());
+                // First, while its waiters can still be answered.
+                gpu.stop_gpu();
                 // Lazily: a shell that stands in the mount must not keep it.
                 if let Err(e) = place.unmount() {
                     log::error!("{e}");
@@ -123,7 +129,9 @@ fn serve(started: Started) -> Result<ExitCode> {
                 std::process::exit(0);
             }
         })?;
-    mounted.wait()?;
+    let ended = mounted.wait();
+    fs.stop_gpu();
+    ended?;
     log::info!("unmounted");
     Ok(ExitCode::SUCCESS)
 }

@@ -433,7 +433,17 @@ fn a_whole_model_by_command() {
 }
 
 #[test]
-fn ended_by_a_signal_during_an_upload() {
+fn ended_by_a_signal_while_files_are_open() {
+    let mut mount = Mounted::new(&[], &[]);
+    let file = mount.open(BIG);
+    let (errno, io) = ask(ioctl::upload, &file, request());
+    assert_eq!((errno, io.state), (0, ioctl::RESIDENT));
+    assert!(mount.end_by(libc::SIGTERM).is_empty());
+    drop(file);
+}
+
+#[test]
+fn unmounted_during_an_upload() {
     let mut mount = Mounted::new(&[], &[("STFS_CUDA_DOUBLE_BANDWIDTH", "4000000")]);
     let file = mount.open(BIG);
     let (errno, io) = ask(

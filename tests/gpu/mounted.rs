@@ -108,6 +108,17 @@ impl Mounted {
             .status()
             .unwrap();
         assert!(umount.success());
+        self.ended()
+    }
+
+    /// Sends the daemon a signal; the rest as [`Mounted::end`].
+    pub fn end_by(&mut self, signal: i32) -> std::collections::HashMap<String, i64> {
+        // SAFETY: no memory is involved, and the child has not been waited for.
+        assert_eq!(unsafe { libc::kill(self.daemon.id() as i32, signal) }, 0);
+        self.ended()
+    }
+
+    fn ended(&mut self) -> std::collections::HashMap<String, i64> {
         let start = Instant::now();
         while self.daemon.try_wait().unwrap().is_none() {
             assert!(
