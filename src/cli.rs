@@ -94,6 +94,9 @@ pub struct MountArgs {
     /// Stay in the foreground and log to standard error
     #[arg(short = 'f', long)]
     pub foreground: bool,
+    /// Do everything but mount (mount(8) -f)
+    #[arg(long, hide = true)]
+    pub fake: bool,
     /// Let other users see the mount (file permissions still count)
     #[arg(long)]
     pub allow_other: bool,

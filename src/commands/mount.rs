@@ -25,6 +25,9 @@ use crate::text::{bytes, plural};
 
 pub(super) fn run(mut args: MountArgs) -> Result<ExitCode> {
     apply_options(&mut args)?;
+    if args.fake {
+        return Ok(ExitCode::SUCCESS);
+    }
     if !args.foreground {
         daemon::close_inherited();
     }
@@ -315,8 +318,7 @@ pub fn as_mount_helper(args: &[OsString]) -> Option<Result<Vec<OsString>, String
     let mut rest = args[1..].iter();
     while let Some(arg) = rest.next() {
         match arg.to_str() {
-            // mount -f: do everything but mount.
-            Some("-f") => return Some(Ok(vec!["stfs".into(), "--version".into()])),
+            Some("-f") => out.push("--fake".into()),
             Some("-s" | "-n") => {}
             Some("-N" | "-t") => {
                 if rest.next().is_none() {

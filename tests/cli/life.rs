@@ -240,7 +240,7 @@ fn mount_helper_by_its_own_name() {
     umount(&at).ok();
     // mount -f: all but the mounting.
     let ran = run(&["-f", "-s"]);
-    assert_eq!((ran.code, ran.err.as_str()), (0, ""));
+    assert_eq!((ran.code, ran.out.as_str(), ran.err.as_str()), (0, "", ""));
     assert!(!is_mounted(&at));
     let ran = run(&["-o", "bogus"]);
     assert_eq!(ran.code, 2, "{ran:?}");

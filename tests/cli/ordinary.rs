@@ -26,6 +26,9 @@ fn mounts_reads_lists_and_unmounts() {
         "$BIN/stfs" mounts | grep -c " ok$"
         if touch "$DIR/m/x" 2> "$DIR/why"; then echo written; fi
         grep -o "Read-only file system" "$DIR/why"
+        exec 3< "$DIR/m/model.json"
+        "$BIN/stfs" umount "$DIR/m" 2>&1 | sed "s|$DIR/m|MOUNTPOINT|g" | grep -o "is in use.*umount --lazy"
+        exec 3<&-
         "$BIN/stfs" umount "$DIR/m"
         ls "$DIR/m" | wc -l
         # What came to its end badly is unmounted, too, and mounted over.
@@ -46,6 +49,7 @@ END
         "#,
     );
     let source = format!("fuse.stfs {}", model.path().display());
+    let in_use = "is in use; 'fuser -vm MOUNTPOINT' shows by whom, 'stfs umount --lazy";
     let want = [
         "stfs: 2 tensors, 35 ",
         "64",
@@ -53,6 +57,7 @@ END
         &source,
         "1",
         "Read-only file system",
+        in_use,
         "0",
         "stale stfs mount",
         "unmounted",
