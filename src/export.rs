@@ -131,23 +131,28 @@ fn merged(model: &Model) -> Vec<Item> {
 
 /// Ids of the tensors that a float model has, in natural order of their names, each with whether
 /// it is taken as values: stored floats and dequantised weights (values); integers, BOOL and C64
-/// outside decoded layers, and damaged layers (as stored). Nothing fused, stacked or tied. Waits
-/// for facts.
+/// outside decoded layers, and damaged layers (as stored). Nothing fused, stacked or tied, and no
+/// scales of activations in a model that has decoded layers. Waits for facts.
 pub fn float_model(model: &Model) -> Vec<(TensorId, bool)> {
     let mut out = Vec::new();
-    let decoded = decoded_modules(model);
+    let (decoded, damaged) = quantised_modules(model);
     for &id in model.listing() {
         let Ok(tensor) = model.tensor(id) else {
             continue;
         };
         match &tensor.origin {
             Origin::Dequantized { .. } => out.push((id, true)),
-            // What says how to quantise a layer's inputs is nothing that a float model has.
+            // Neither what else says how a decoded layer's weight was quantised, nor what says how to
+            // quantise activations, is anything that a float model has.
             Origin::Stored { .. }
                 if model.layer_of(id).is_none()
                     && model.parameters(id) == 0
                     && model.catalog.tensors[id as usize].numel() > 0
                     && decoded.contains(module(model.name(id))) => {}
+            Origin::Stored { .. }
+                if is_of_activations(model.name(id))
+                    && !decoded.is_empty()
+                    && !damaged.contains(module(model.name(id))) => {}
             Origin::Stored { .. } => out.extend(as_float(model, id).map(|values| (id, values))),
             Origin::Fused(_) | Origin::Stacked(_) | Origin::Tied(_) => {}
         }
@@ -155,13 +160,43 @@ pub fn float_model(model: &Model) -> Vec<(TensorId, bool)> {
     out
 }
 
-/// The modules whose weights are decoded.
-fn decoded_modules(model: &Model) -> HashSet<&str> {
-    (0..model.layer_count())
-        .filter(|&l| model.layer(l).1.is_ok())
-        .filter_map(|l| model.recognised(l).parts.first())
-        .map(|&anchor| module(model.name(anchor)))
-        .collect()
+/// The modules whose weights are decoded, and those whose weights should be and cannot.
+fn quantised_modules(model: &Model) -> (HashSet<&str>, HashSet<&str>) {
+    let (mut decoded, mut damaged) = (HashSet::new(), HashSet::new());
+    for layer in 0..model.layer_count() {
+        let (recognised, resolved) = model.layer(layer);
+        let modules = match resolved {
+            Ok(_) => &mut decoded,
+            Err(_) => &mut damaged,
+        };
+        let anchor = recognised.parts.first();
+        modules.extend(anchor.map(|&anchor| module(model.name(anchor))));
+    }
+    (decoded, damaged)
+}
+
+/// Last components of names that say how a quantised model's activations and its KV cache are
+/// quantised. Those of the cache stand beside no weight: `self_attn.k_scale`.
+const OF_ACTIVATIONS: &[&str] = &[
+    "input_scale",
+    "input_scale_ub",
+    "input_global_scale",
+    "input_zero_point",
+    "output_scale",
+    "output_zero_point",
+    "activation_scale",
+    "pre_quant_scale",
+    "q_scale",
+    "k_scale",
+    "v_scale",
+    "kv_scale",
+    "prob_scale",
+    "k_zero_point",
+    "v_zero_point",
+];
+
+fn is_of_activations(name: &str) -> bool {
+    OF_ACTIVATIONS.contains(&name.rsplit('.').next().unwrap_or_default())
 }
 
 /// The module that a tensor belongs to: its name without the last component.
