@@ -17,7 +17,8 @@ mod safetensors;
 
 use assembly::{Assembly, Piece};
 
-/// A file under `export/`.
+/// A file under `export/`. A tensor named `__metadata__` is in the pair of bin and manifest alone:
+/// safetensors files cannot hold that name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Export {
     /// Every stored tensor, stored dtype, one safetensors file.

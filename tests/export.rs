@@ -168,6 +168,27 @@ fn floats_are_without_the_scales_of_activations() {
     assert_eq!(parameters, 2 * 64);
 }
 
+/// In a safetensors file that name is no tensor's.
+#[test]
+fn a_tensor_named_like_the_metadata_is_in_the_manifest_alone() {
+    let dir = tempfile::tempdir().unwrap();
+    let entry = serde_json::json!({"offset": 0, "size": 4, "shape": [1], "dtype": "F32"});
+    let manifest = serde_json::json!({"tensors": {"__metadata__": entry, "a": entry}, "k": "v"});
+    std::fs::write(dir.path().join("w.json"), manifest.to_string()).unwrap();
+    std::fs::write(dir.path().join("w.bin"), [1; 4]).unwrap();
+    let model = open(dir.path());
+    for export in [Export::Merged, Export::Floats, Export::Fused] {
+        let file = read_all(&*export.view(&model).unwrap()).unwrap();
+        let got = SafeTensors::deserialize(&file).unwrap();
+        assert_eq!(got.names(), ["a"], "{}", export.name());
+        let (_, metadata) = SafeTensors::read_metadata(&file).unwrap();
+        assert_eq!(metadata.metadata().clone().unwrap()["k"], "v");
+    }
+    let json = read_all(&*Export::Manifest.view(&model).unwrap()).unwrap();
+    let json: serde_json::Value = serde_json::from_slice(&json).unwrap();
+    assert!(json["tensors"].get("__metadata__").is_some(), "{json}");
+}
+
 #[test]
 fn fused_takes_the_outermost_join_and_leaves_half_biased_layers() {
     let dir = tempfile::tempdir().unwrap();
