@@ -63,7 +63,8 @@ pub struct StoredTensor {
 pub struct ManifestBits {
     /// Bits per packed value; 0 for a tensor that packs nothing.
     pub bits: u32,
-    /// Whether the tensor's own entry gave it (else it is a default).
+    /// Whether the tensor's own entry tells it, by `bits` or by a shape that counts the values (else
+    /// it is a default).
     pub explicit: bool,
 }
 

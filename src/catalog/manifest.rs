@@ -142,11 +142,13 @@ pub(super) fn tensor(
         None | Some(Value::Null) => None,
         Some(v) => Some(u32::try_from(whole(v, "bits")?).map_err(|_| "bits is too large")?),
     };
+    let bits = explicit.unwrap_or(if is_u32 { default_bits } else { 0 });
+    let given = shape.clone();
+    let shape = packed_shape(&dtype, shape, size, bits)?;
     let bits = ManifestBits {
-        bits: explicit.unwrap_or(if is_u32 { default_bits } else { 0 }),
-        explicit: explicit.is_some(),
+        bits,
+        explicit: explicit.is_some() || shape != given,
     };
-    let shape = packed_shape(&dtype, shape, size, bits.bits)?;
     Ok(StoredTensor {
         name: Arc::from(name),
         dtype,
