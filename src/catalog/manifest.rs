@@ -44,7 +44,7 @@ impl Manifest {
                 }))
             }
             Ok(_) => Ok(None),
-            Err(e) => Err(Error::invalid(json, format!("is not JSON: {e}"))),
+            Err(e) => Err(impostor::not_json(json, &bytes, &e)),
         }
     }
 
