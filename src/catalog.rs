@@ -148,6 +148,7 @@ impl Catalog {
                 catalog.configs.manifest = Some(config);
                 Ok(catalog)
             }
+            Source::Unreadable { error, .. } => Err(error),
         }
     }
 

@@ -75,6 +75,11 @@ pub fn check(model: &Path) -> Result<Vec<Problem>> {
             let problems = check_manifest(&manifest);
             (manifest.dir, problems)
         }
+        Source::Unreadable { json, error } => {
+            let problem = Problem::from_error(&name_of(&json), &error);
+            let dir = json.parent().unwrap_or(Path::new("/"));
+            (dir.to_path_buf(), vec![problem])
+        }
     };
     problems.extend(check_configs(&dir));
     Ok(problems)

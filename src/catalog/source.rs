@@ -27,6 +27,13 @@ pub(super) enum Source {
     },
     /// A `.bin` and its manifest.
     Manifest(Manifest),
+    /// What should be a manifest and cannot be read as one.
+    Unreadable {
+        /// The manifest.
+        json: PathBuf,
+        /// Why not.
+        error: Error,
+    },
 }
 
 /// Makes the path absolute without following a last symbolic link (a hub cache's shards are links
@@ -95,11 +102,15 @@ fn find_file(path: &Path) -> Result<Source> {
 /// A JSON file that should be a manifest.
 fn find_by_json(dir: PathBuf, json: &Path) -> Result<Source> {
     let bin = json.with_extension("bin");
-    let Some(manifest) = Manifest::parse(&dir, json, &bin)? else {
-        return Err(Error::invalid(
-            json,
-            "is neither a safetensors index (*.safetensors.index.json) nor a manifest (a JSON object with 'tensors')",
-        ));
+    let manifest = match Manifest::parse(&dir, json, &bin) {
+        Ok(Some(manifest)) => manifest,
+        Ok(None) => {
+            return Err(Error::invalid(
+                json,
+                "is neither a safetensors index (*.safetensors.index.json) nor a manifest (a JSON object with 'tensors')",
+            ));
+        }
+        Err(error) => return Ok(unreadable(json, error)),
     };
     match bin.is_file() {
         true => Ok(Source::Manifest(manifest)),
@@ -113,10 +124,12 @@ fn find_by_json(dir: PathBuf, json: &Path) -> Result<Source> {
 /// A `.bin` file that should have a manifest beside it.
 fn find_by_bin(dir: PathBuf, bin: &Path) -> Result<Source> {
     let json = bin.with_extension("json");
-    if json.is_file()
-        && let Some(manifest) = Manifest::parse(&dir, &json, bin)?
-    {
-        return Ok(Source::Manifest(manifest));
+    if json.is_file() {
+        match Manifest::parse(&dir, &json, bin) {
+            Ok(Some(manifest)) => return Ok(Source::Manifest(manifest)),
+            Ok(None) => {}
+            Err(error) => return Ok(unreadable(&json, error)),
+        }
     }
     let name = name_of(bin);
     let file = SourceFile::open(bin, &name)?;
@@ -131,6 +144,11 @@ fn find_by_bin(dir: PathBuf, bin: &Path) -> Result<Source> {
             ),
         ),
     })
+}
+
+fn unreadable(json: &Path, error: Error) -> Source {
+    let json = json.to_path_buf();
+    Source::Unreadable { json, error }
 }
 
 /// The last component of a path.
@@ -186,10 +204,7 @@ fn find_in_dir(dir: &Path) -> Result<Source> {
         all.sort_by(|a, b| natural(a, b));
         return shards(all);
     }
-    match find_manifest(dir, &names)? {
-        Some(manifest) => Ok(Source::Manifest(manifest)),
-        None => Err(nothing_found(dir, &names)),
-    }
+    find_manifest(dir, &names)?.ok_or_else(|| nothing_found(dir, &names))
 }
 
 /// The index that counts, if there is one.
@@ -269,12 +284,16 @@ fn hub_snapshot(dir: &Path) -> Result<Option<PathBuf>> {
     Ok(Some(snapshot))
 }
 
-fn find_manifest(dir: &Path, names: &BTreeSet<String>) -> Result<Option<Manifest>> {
+fn find_manifest(dir: &Path, names: &BTreeSet<String>) -> Result<Option<Source>> {
     let mut found = Vec::new();
     for bin in names.iter().filter(|n| n.ends_with(".bin")) {
         let json = format!("{}.json", &bin[..bin.len() - 4]);
         if names.contains(&json) {
-            found.extend(Manifest::parse(dir, &dir.join(&json), &dir.join(bin))?);
+            let json = dir.join(&json);
+            match Manifest::parse(dir, &json, &dir.join(bin)) {
+                Ok(manifest) => found.extend(manifest),
+                Err(error) => return Ok(Some(unreadable(&json, error))),
+            }
         }
     }
     if found.len() > 1 {
@@ -287,7 +306,7 @@ fn find_manifest(dir: &Path, names: &BTreeSet<String>) -> Result<Option<Manifest
             ),
         ));
     }
-    Ok(found.pop())
+    Ok(found.pop().map(Source::Manifest))
 }
 
 fn nothing_found(dir: &Path, names: &BTreeSet<String>) -> Error {
