@@ -143,7 +143,7 @@ impl Catalog {
                 Catalog::assemble(model, shards::open_indexed(&dir, &index, options)?)
             }
             Source::Manifest(manifest) => {
-                let (parts, config) = manifest.open()?;
+                let (parts, config) = manifest.open(options)?;
                 let mut catalog = Catalog::assemble(model, parts)?;
                 catalog.configs.manifest = Some(config);
                 Ok(catalog)

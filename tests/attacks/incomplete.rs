@@ -93,3 +93,26 @@ fn an_index_that_names_nothing_is_refused() {
     assert_eq!(problems[0].file, INDEX);
     assert!(problems[0].problem.contains(said), "{problems:?}");
 }
+
+#[test]
+fn of_a_manifest_what_lies_in_the_cut_bin_is_served() {
+    let of = |offset| json!({"offset": offset, "size": 4, "shape": [1], "dtype": "F32"});
+    let manifest = json!({"tensors": {"a": of(0), "b": of(64), "c": of(65)}}).to_string();
+    let dir = Dir::of(&[("w.json", manifest.as_bytes()), ("w.bin", &[0; 68])]);
+    let said = ["w.json", "'c'", "needs 69 bytes, has 68", "--allow-missing"];
+    refused(dir.path(), &said);
+    let catalog = lenient(&dir);
+    let names: Vec<&str> = catalog.tensors.iter().map(|t| &*t.name).collect();
+    assert_eq!(names, ["a", "b"]);
+    assert_eq!(absent(&catalog), ["c"]);
+    let expected = "left out: 1 of the tensors, as w.bin is cut short: needs 69 bytes, has 68";
+    assert_eq!(catalog.notes, [expected]);
+    // Of what is no data at all, nothing is there.
+    let pointer = b"version https://git-lfs.github.com/spec/v1\nsize 69\n";
+    std::fs::write(dir.join("w.bin"), pointer).unwrap();
+    let options = OpenOptions {
+        allow_missing: true,
+    };
+    let error = open(dir.path(), options).err().unwrap().to_string();
+    assert!(error.contains("Git LFS pointer"), "{error}");
+}
