@@ -229,6 +229,18 @@ fn checksums_are_written_once_and_then_compared() {
     std::fs::write(&sums, text.lines().next().unwrap()).unwrap();
     let found = json_of(1, &["verify", "--json", "--checksum", sums_path, &m]);
     assert_eq!(found.as_array().unwrap().len(), 1);
+    // As other programs write it, and sha256sum reads it.
+    let theirs = text.replace("  tensors/", "  ./tensors/");
+    std::fs::write(&sums, format!("# of the model\n{theirs}")).unwrap();
+    out(0, &["verify", "--checksum", sums_path, &m]);
+    // Standard output is a pipe here: there is nothing to compare with, and it never ends.
+    let done = stfs(&["verify", "--checksum", "/dev/stdout", &m]);
+    let said = String::from_utf8(done.stderr).unwrap();
+    assert_eq!(done.status.code(), Some(2), "{said}");
+    assert!(
+        said.contains("/dev/stdout: is not a regular file"),
+        "{said}"
+    );
 }
 
 #[test]

@@ -18,6 +18,9 @@ use crate::view::View;
 mod checksum;
 
 pub(super) fn run(args: &VerifyArgs) -> Result<ExitCode> {
+    if let Some(file) = &args.checksum {
+        checksum::check_place(file)?;
+    }
     let mut problems = catalog::check(&args.model)?;
     let model = open_what_is_there(&args.model);
     if let Err(e) = &model
