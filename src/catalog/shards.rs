@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 
 use super::safetensors::{self, Shard};
 use super::weight_map::WeightMap;
-use super::{Format, OpenOptions, Parts, SourceFile, StoredTensor};
+use super::{Format, OpenOptions, Parts, SourceFile, StoredTensor, source};
 use crate::error::{Error, Result};
 
 /// Shards without an index: all of them.
@@ -213,9 +213,12 @@ fn not_held(shard: &Path, tensor: &str, index: &str) -> Error {
 
 /// The error about a shard that an index names and that is not there.
 pub(super) fn missing_shard(dir: &Path, name: &str, index: &str) -> Error {
-    let why = match dir.join(format!("{name}.incomplete")).exists() {
-        true => "only its .incomplete download is there; let the download finish",
-        false => "download it again, or mount what is there with --allow-missing",
+    let why = if dir.join(format!("{name}.incomplete")).exists() {
+        "only its .incomplete download is there; let the download finish"
+    } else if source::unfinished(dir).is_some() {
+        "the download is unfinished; let it finish ('hf download' resumes it), or mount what is there with --allow-missing"
+    } else {
+        "download it again, or mount what is there with --allow-missing"
     };
     Error::invalid(
         dir.join(name),

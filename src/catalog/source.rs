@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use super::manifest::Manifest;
-use super::{SourceFile, impostor, natural, small_file};
+use super::{SourceFile, impostor, natural, regular_file, small_file};
 use crate::error::{Error, Result};
 
 /// A MODEL argument, resolved to the files to read.
@@ -39,8 +39,9 @@ pub(super) enum Source {
 /// Makes the path absolute without following a last symbolic link (a hub cache's shards are links
 /// whose own names count).
 pub(super) fn absolute(model: &Path) -> Result<PathBuf> {
-    let meta = std::fs::metadata(model)
-        .map_err(|e| Error::io(format!("open model {}", model.display()), e))?;
+    let meta = std::fs::metadata(model).map_err(|e| {
+        regular_file::not_opened(model, format!("open model {}", model.display()), e)
+    })?;
     let io = |e| Error::io(format!("resolve {}", model.display()), e);
     if meta.is_dir() {
         return std::fs::canonicalize(model).map_err(io);
@@ -231,7 +232,11 @@ fn find_index(dir: &Path, names: &BTreeSet<String>) -> Result<Option<String>> {
     }
 }
 
-/// Names of the regular files (links followed) of a directory.
+/// What macOS puts before a file's name, on disks that are not its own, for what else it keeps of
+/// the file: `._model.safetensors` holds no weights.
+const RESOURCE_FORK: &str = "._";
+
+/// Names of the regular files (links followed) of a directory that may be a model's.
 fn listing(dir: &Path) -> Result<BTreeSet<String>> {
     let io = |e| Error::io(format!("read directory {}", dir.display()), e);
     let mut names = BTreeSet::new();
@@ -240,6 +245,7 @@ fn listing(dir: &Path) -> Result<BTreeSet<String>> {
         // A link to nowhere still counts: opening it names it in the error.
         if !entry.path().is_dir()
             && let Ok(name) = entry.file_name().into_string()
+            && !name.starts_with(RESOURCE_FORK)
         {
             names.insert(name);
         }
@@ -277,7 +283,12 @@ fn hub_snapshot(dir: &Path) -> Result<Option<PathBuf>> {
         return Err(Error::invalid(
             dir,
             format!(
-                "refs/main names revision {rev}, but snapshots/{rev} is missing; download the model again"
+                "refs/main names revision {rev}, but snapshots/{rev} is missing; {}",
+                match unfinished(dir) {
+                    Some(_) =>
+                        "its download is unfinished: let it finish ('hf download' resumes it)",
+                    None => "download the model again",
+                }
             ),
         ));
     }
@@ -309,9 +320,32 @@ fn find_manifest(dir: &Path, names: &BTreeSet<String>) -> Result<Option<Source>>
     Ok(found.pop().map(Source::Manifest))
 }
 
+/// A file of a hub download that was interrupted, or still goes on: the hub's programs keep them
+/// beside the blobs that a snapshot links to, or under `.cache` of a directory that they fill.
+pub(super) fn unfinished(dir: &Path) -> Option<PathBuf> {
+    let snapshots = dir.parent().filter(|p| p.ends_with("snapshots"));
+    let places = [
+        snapshots.map(|s| s.with_file_name("blobs")),
+        Some(dir.join("blobs")),
+        Some(dir.join(".cache/huggingface/download")),
+    ];
+    let entries = places.into_iter().flatten().map(std::fs::read_dir);
+    let mut paths = entries.flatten().flatten().flatten().map(|e| e.path());
+    paths.find(|p| p.extension().is_some_and(|e| e == "incomplete"))
+}
+
 fn nothing_found(dir: &Path, names: &BTreeSet<String>) -> Error {
     if let Some(n) = names.iter().find(|n| n.ends_with(".incomplete")) {
         return incomplete(&dir.join(n));
+    }
+    if let Some(half) = unfinished(dir) {
+        return Error::invalid(
+            dir,
+            format!(
+                "holds no weights yet: its download is unfinished ({} is there); let it finish ('hf download' resumes it), then mount again",
+                half.display()
+            ),
+        );
     }
     let pickle = names.iter().find(|n| {
         (n.ends_with(".bin") && looks_like_pickle(n))
