@@ -14,6 +14,7 @@ mod config;
 mod impostor;
 mod manifest;
 mod mapped_file;
+mod numbered;
 mod order;
 mod regular_file;
 mod safetensors;
@@ -123,6 +124,8 @@ pub struct Catalog {
     pub weight_files: Vec<String>,
     /// Opened as one shard by its own path: nothing may be inferred from what is not in it.
     pub lone_file: bool,
+    /// Shards are known to be missing, and not what they hold: no index says it.
+    pub shards_missing: bool,
     /// Remarks for the log and `ls --why`: stale duplicates left out, shards missing.
     pub notes: Vec<String>,
     by_name: HashMap<Arc<str>, u32>,
@@ -178,6 +181,7 @@ impl Catalog {
             metadata,
             weight_files,
             lone_file,
+            shards_missing,
             notes,
         } = parts;
         check_total(&model, &tensors)?;
@@ -210,6 +214,7 @@ impl Catalog {
             configs,
             weight_files,
             lone_file,
+            shards_missing,
             notes,
             by_name,
         })
@@ -247,6 +252,7 @@ struct Parts {
     metadata: serde_json::Map<String, serde_json::Value>,
     weight_files: Vec<String>,
     lone_file: bool,
+    shards_missing: bool,
     notes: Vec<String>,
 }
 
@@ -262,6 +268,7 @@ impl Parts {
             metadata: serde_json::Map::new(),
             weight_files: Vec::new(),
             lone_file: false,
+            shards_missing: false,
             notes: Vec::new(),
         }
     }

@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 
 use super::safetensors::{self, Shard};
 use super::weight_map::WeightMap;
-use super::{Format, OpenOptions, Parts, SourceFile, StoredTensor, source};
+use super::{Format, OpenOptions, Parts, SourceFile, StoredTensor, numbered, source};
 use crate::error::{Error, Result};
 
 /// Shards without an index: all of them.
@@ -29,12 +29,29 @@ pub(super) fn open_all(
         leave_out: options.allow_missing && names.len() > 1,
     };
     for name in names {
-        if let Some(shard) = opening.shard(name)? {
-            opening.parts.absent.extend(shard.cut);
-            opening.parts.tensors.extend(shard.tensors);
+        match opening.shard(name)? {
+            Some(shard) => {
+                opening.parts.absent.extend(shard.cut);
+                opening.parts.tensors.extend(shard.tensors);
+            }
+            None => opening.parts.shards_missing = true,
         }
     }
-    Ok(opening.parts)
+    let mut parts = opening.parts;
+    if !lone {
+        let missing = numbered::missing(names);
+        if let Some(first) = missing.first() {
+            parts.shards_missing = true;
+            let more = match missing.len() {
+                1 => String::new(),
+                n => format!(" and {} more", n - 1),
+            };
+            parts.notes.push(format!(
+                "{first}{more} missing: the names of the shards count more than are there, and no index says what they hold; what is there is served"
+            ));
+        }
+    }
+    Ok(parts)
 }
 
 /// Shards with an index: its `weight_map` decides which shard a tensor comes from.

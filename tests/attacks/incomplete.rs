@@ -5,6 +5,7 @@ use std::os::unix::fs::symlink;
 
 use serde_json::json;
 use stfs::catalog::{Catalog, OpenOptions, check};
+use stfs::model::{Model, ModelOptions};
 
 use crate::common::{Dir, good, open, refused};
 
@@ -115,4 +116,55 @@ fn of_a_manifest_what_lies_in_the_cut_bin_is_served() {
     };
     let error = open(dir.path(), options).err().unwrap().to_string();
     assert!(error.contains("Git LFS pointer"), "{error}");
+}
+
+/// Without an index only their names tell of shards that are missing: what is there is a model all
+/// the same, of which nothing is inferred from what is not there.
+#[test]
+fn shards_that_only_the_names_of_others_tell_of() {
+    let config = json!({"tie_word_embeddings": true}).to_string();
+    let dir = Dir::of(&[
+        (
+            "m-00001-of-00003.safetensors",
+            &good(&["embed_tokens.weight"]),
+        ),
+        ("m-00003-of-00003.safetensors", &good(&["b"])),
+        ("config.json", config.as_bytes()),
+    ]);
+    let missing = "m-00002-of-00003.safetensors";
+    let model = |dir: &Dir| {
+        let catalog = open(dir.path(), OpenOptions::default()).unwrap();
+        Model::new(catalog, ModelOptions::default())
+    };
+    let partial = model(&dir);
+    assert!(partial.catalog.shards_missing);
+    assert!(partial.catalog.notes[0].starts_with(missing));
+    let error = partial.find("lm_head.weight").err().unwrap().to_string();
+    assert!(error.contains("shards are missing"), "{error}");
+    let problems = check(dir.path()).unwrap();
+    assert_eq!(problems.len(), 1);
+    assert_eq!(problems[0].file, missing);
+    // One shard by its own path is asked for alone.
+    assert!(
+        check(&dir.join("m-00003-of-00003.safetensors"))
+            .unwrap()
+            .is_empty()
+    );
+    std::fs::write(dir.join(missing), good(&["c"])).unwrap();
+    let whole = model(&dir);
+    assert!(whole.catalog.notes.is_empty() && whole.find("lm_head.weight").is_ok());
+    assert!(check(dir.path()).unwrap().is_empty());
+}
+
+#[test]
+fn a_config_that_cannot_be_read_is_not_said_to_be_missing() {
+    let dir = Dir::of(&[
+        ("model.safetensors", &good(&["embed_tokens.weight"])),
+        ("config.json", b"{"),
+    ]);
+    let catalog = open(dir.path(), OpenOptions::default()).unwrap();
+    let model = Model::new(catalog, ModelOptions::default());
+    let error = model.find("lm_head.weight").err().unwrap().to_string();
+    let words = ["in config.json, which cannot be read", "not JSON"];
+    assert!(words.iter().all(|w| error.contains(w)), "{error}");
 }
