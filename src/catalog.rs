@@ -14,6 +14,7 @@ mod config;
 mod impostor;
 mod manifest;
 mod mapped_file;
+mod numbered;
 mod order;
 mod regular_file;
 mod safetensors;
@@ -63,7 +64,8 @@ pub struct StoredTensor {
 pub struct ManifestBits {
     /// Bits per packed value; 0 for a tensor that packs nothing.
     pub bits: u32,
-    /// Whether the tensor's own entry gave it (else it is a default).
+    /// Whether the tensor's own entry tells it, by `bits` or by a shape that counts the values (else
+    /// it is a default).
     pub explicit: bool,
 }
 
@@ -122,6 +124,8 @@ pub struct Catalog {
     pub weight_files: Vec<String>,
     /// Opened as one shard by its own path: nothing may be inferred from what is not in it.
     pub lone_file: bool,
+    /// Shards are known to be missing, and not what they hold: no index says it.
+    pub shards_missing: bool,
     /// Remarks for the log and `ls --why`: stale duplicates left out, shards missing.
     pub notes: Vec<String>,
     by_name: HashMap<Arc<str>, u32>,
@@ -142,11 +146,12 @@ impl Catalog {
                 Catalog::assemble(model, shards::open_indexed(&dir, &index, options)?)
             }
             Source::Manifest(manifest) => {
-                let (parts, config) = manifest.open()?;
+                let (parts, config) = manifest.open(options)?;
                 let mut catalog = Catalog::assemble(model, parts)?;
                 catalog.configs.manifest = Some(config);
                 Ok(catalog)
             }
+            Source::Unreadable { error, .. } => Err(error),
         }
     }
 
@@ -176,6 +181,7 @@ impl Catalog {
             metadata,
             weight_files,
             lone_file,
+            shards_missing,
             notes,
         } = parts;
         check_total(&model, &tensors)?;
@@ -208,6 +214,7 @@ impl Catalog {
             configs,
             weight_files,
             lone_file,
+            shards_missing,
             notes,
             by_name,
         })
@@ -245,6 +252,7 @@ struct Parts {
     metadata: serde_json::Map<String, serde_json::Value>,
     weight_files: Vec<String>,
     lone_file: bool,
+    shards_missing: bool,
     notes: Vec<String>,
 }
 
@@ -260,6 +268,7 @@ impl Parts {
             metadata: serde_json::Map::new(),
             weight_files: Vec::new(),
             lone_file: false,
+            shards_missing: false,
             notes: Vec::new(),
         }
     }

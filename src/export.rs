@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use crate::dtype::Dtype;
 use crate::model::{JoinOf, Model, Origin, TensorId};
-use crate::quant::Target;
+use crate::quant::{self, Target};
 use crate::view::SharedView;
 
 mod assembly;
@@ -17,7 +17,8 @@ mod safetensors;
 use assembly::Piece;
 pub use assembly::{Assembly, Plan};
 
-/// A file under `export/`.
+/// A file under `export/`. A tensor named `__metadata__` is in the pair of bin and manifest alone:
+/// safetensors files cannot hold that name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Export {
     /// Every stored tensor, stored dtype, one safetensors file.
@@ -132,23 +133,28 @@ fn merged(model: &Model) -> Vec<Item> {
 
 /// Ids of the tensors that a float model has, in natural order of their names, each with whether
 /// it is taken as values: stored floats and dequantised weights (values); integers, BOOL and C64
-/// outside decoded layers, and damaged layers (as stored). Nothing fused, stacked or tied. Waits
-/// for facts.
+/// outside decoded layers, and damaged layers (as stored). Nothing fused, stacked or tied, and no
+/// scales of activations in a model that has decoded layers. Waits for facts.
 pub fn float_model(model: &Model) -> Vec<(TensorId, bool)> {
     let mut out = Vec::new();
-    let decoded = decoded_modules(model);
+    let (decoded, damaged) = quantised_modules(model);
     for &id in model.listing() {
         let Ok(tensor) = model.tensor(id) else {
             continue;
         };
         match &tensor.origin {
             Origin::Dequantized { .. } => out.push((id, true)),
-            // What says how to quantise a layer's inputs is nothing that a float model has.
+            // Neither what else says how a decoded layer's weight was quantised, nor what says how to
+            // quantise activations, is anything that a float model has.
             Origin::Stored { .. }
                 if model.layer_of(id).is_none()
                     && model.parameters(id) == 0
                     && model.catalog.tensors[id as usize].numel() > 0
                     && decoded.contains(module(model.name(id))) => {}
+            Origin::Stored { .. }
+                if quant::is_of_activations(model.name(id))
+                    && !decoded.is_empty()
+                    && !damaged.contains(module(model.name(id))) => {}
             Origin::Stored { .. } => out.extend(as_float(model, id).map(|values| (id, values))),
             Origin::Fused(_) | Origin::Stacked(_) | Origin::Tied(_) => {}
         }
@@ -156,13 +162,19 @@ pub fn float_model(model: &Model) -> Vec<(TensorId, bool)> {
     out
 }
 
-/// The modules whose weights are decoded.
-fn decoded_modules(model: &Model) -> HashSet<&str> {
-    (0..model.layer_count())
-        .filter(|&l| model.layer(l).1.is_ok())
-        .filter_map(|l| model.recognised(l).parts.first())
-        .map(|&anchor| module(model.name(anchor)))
-        .collect()
+/// The modules whose weights are decoded, and those whose weights should be and cannot.
+fn quantised_modules(model: &Model) -> (HashSet<&str>, HashSet<&str>) {
+    let (mut decoded, mut damaged) = (HashSet::new(), HashSet::new());
+    for layer in 0..model.layer_count() {
+        let (recognised, resolved) = model.layer(layer);
+        let modules = match resolved {
+            Ok(_) => &mut decoded,
+            Err(_) => &mut damaged,
+        };
+        let anchor = recognised.parts.first();
+        modules.extend(anchor.map(|&anchor| module(model.name(anchor))));
+    }
+    (decoded, damaged)
 }
 
 /// The module that a tensor belongs to: its name without the last component.

@@ -259,9 +259,35 @@ pub fn remarks(catalog: &Catalog) -> Vec<String> {
     FORMATS.iter().flat_map(|f| f.remarks(&opened)).collect()
 }
 
-/// Whether tensors whose names end in the component `last` describe weights of some format.
+/// Last components of names that hold what the inputs of layers, or the KV cache, are quantised by.
+/// Several formats write the same ones; they take no part in the values of weights.
+const OF_ACTIVATIONS: &[&str] = &[
+    "input_scale",
+    "input_scale_ub",
+    "input_global_scale",
+    "input_zero_point",
+    "output_scale",
+    "output_zero_point",
+    "activation_scale",
+    "pre_quant_scale",
+    "q_scale",
+    "k_scale",
+    "v_scale",
+    "kv_scale",
+    "prob_scale",
+    "k_zero_point",
+    "v_zero_point",
+];
+
+/// Whether a tensor of this name holds what activations or the KV cache are quantised by.
+pub fn is_of_activations(name: &str) -> bool {
+    OF_ACTIVATIONS.contains(&name.rsplit('.').next().unwrap_or_default())
+}
+
+/// Whether tensors whose names end in the component `last` describe weights of some format, or how
+/// activations are quantised.
 pub fn is_sibling(last: &str) -> bool {
-    FORMATS.iter().any(|f| f.siblings().contains(&last))
+    OF_ACTIVATIONS.contains(&last) || FORMATS.iter().any(|f| f.siblings().contains(&last))
 }
 
 impl Recognised {

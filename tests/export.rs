@@ -136,6 +136,59 @@ fn floats_are_widened_and_integers_kept() {
     assert_eq!((w.dtype(), w.data()), (Dtype::F32, &widened[..]));
 }
 
+/// Scales of inputs and of the KV cache are nothing that a float model has, whichever module they
+/// stand in; a layer that cannot be decoded stays whole.
+#[test]
+fn floats_are_without_the_scales_of_activations() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut t = Tensors::new();
+    let mut add = |name: &str, dtype: Dtype, shape: &[usize]| {
+        let n = shape.iter().product::<usize>() * dtype.bitsize() / 8;
+        t.insert(name.into(), (dtype, shape.to_vec(), bytes(n, 0)));
+    };
+    add("a.q_proj.weight", Dtype::F8_E4M3, &[8, 8]);
+    add("a.q_proj.weight_scale", Dtype::F32, &[1]);
+    add("a.q_proj.input_scale_ub", Dtype::F32, &[1]);
+    add("a.k_scale", Dtype::BF16, &[1]);
+    add("a.v_scale", Dtype::BF16, &[]);
+    add("a.damaged.weight", Dtype::F8_E4M3, &[8, 8]);
+    add("a.damaged.weight_scale", Dtype::F32, &[3, 5]);
+    add("a.damaged.input_scale", Dtype::F32, &[1]);
+    write(&dir.path().join("model.safetensors"), &t, &[]);
+    let config = serde_json::json!({"quantization_config": {"quant_method": "fp8"}});
+    std::fs::write(dir.path().join("config.json"), config.to_string()).unwrap();
+    let model = open(dir.path());
+    let file = read_all(&*Export::Floats.view(&model)).unwrap();
+    let got = SafeTensors::deserialize(&file).unwrap();
+    let mut names = got.names();
+    names.sort_unstable();
+    let damaged = ["input_scale", "weight", "weight_scale"].map(|n| format!("a.damaged.{n}"));
+    assert_eq!(names, [&damaged[..], &["a.q_proj.weight".into()]].concat());
+    let parameters: u64 = (0..t.len() as u32).map(|id| model.parameters(id)).sum();
+    assert_eq!(parameters, 2 * 64);
+}
+
+/// In a safetensors file that name is no tensor's.
+#[test]
+fn a_tensor_named_like_the_metadata_is_in_the_manifest_alone() {
+    let dir = tempfile::tempdir().unwrap();
+    let entry = serde_json::json!({"offset": 0, "size": 4, "shape": [1], "dtype": "F32"});
+    let manifest = serde_json::json!({"tensors": {"__metadata__": entry, "a": entry}, "k": "v"});
+    std::fs::write(dir.path().join("w.json"), manifest.to_string()).unwrap();
+    std::fs::write(dir.path().join("w.bin"), [1; 4]).unwrap();
+    let model = open(dir.path());
+    for export in [Export::Merged, Export::Floats, Export::Fused] {
+        let file = read_all(&*export.view(&model)).unwrap();
+        let got = SafeTensors::deserialize(&file).unwrap();
+        assert_eq!(got.names(), ["a"], "{}", export.name());
+        let (_, metadata) = SafeTensors::read_metadata(&file).unwrap();
+        assert_eq!(metadata.metadata().clone().unwrap()["k"], "v");
+    }
+    let json = read_all(&*Export::Manifest.view(&model)).unwrap();
+    let json: serde_json::Value = serde_json::from_slice(&json).unwrap();
+    assert!(json["tensors"].get("__metadata__").is_some(), "{json}");
+}
+
 #[test]
 fn fused_takes_the_outermost_join_and_leaves_half_biased_layers() {
     let dir = tempfile::tempdir().unwrap();

@@ -168,6 +168,44 @@ fn verify_says_why_a_model_cannot_be_opened() {
     );
 }
 
+/// Mixtral's names, GPTQ: in expert 1 `w1` and `w3` have another act-order each.
+#[test]
+fn verify_compares_the_g_idx_of_every_expert() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut data: Vec<(String, Dtype, Vec<usize>, Vec<u8>)> = Vec::new();
+    for e in 0..3 {
+        for part in ["w1", "w3"] {
+            let (a, b) = match (e, part) {
+                (1, "w3") => (1, 0),
+                _ => (0, 1),
+            };
+            let g_idx = [[a; 32], [b; 32]].concat();
+            let mut add = |last: &str, dtype: Dtype, shape: [usize; 2], bytes| {
+                let shape = shape.into_iter().filter(|&d| d > 0).collect();
+                let name = format!("m.experts.{e}.{part}.{last}");
+                data.push((name, dtype, shape, bytes));
+            };
+            add("qweight", Dtype::I32, [8, 32], vec![0; 8 * 32 * 4]);
+            add("qzeros", Dtype::I32, [2, 4], vec![0; 2 * 4 * 4]);
+            add("scales", Dtype::F16, [2, 32], vec![0; 2 * 32 * 2]);
+            let g_idx = g_idx.iter().flat_map(|g: &i32| g.to_le_bytes()).collect();
+            add("g_idx", Dtype::I32, [64, 0], g_idx);
+        }
+    }
+    let views = data.iter().map(|(name, dtype, shape, bytes)| {
+        let view = TensorView::new(*dtype, shape.clone(), bytes).unwrap();
+        (name.as_str(), view)
+    });
+    serialize_to_file(views, None, &dir.path().join("model.safetensors")).unwrap();
+    let found = json_of(1, &["verify", "--json", dir.path().to_str().unwrap()]);
+    let found = found.as_array().unwrap();
+    assert_eq!(found.len(), 1, "{found:?}");
+    assert_eq!(found[0]["tensor"], "m.experts.gate_up_proj.g_idx");
+    assert_eq!(found[0]["file"], "model.safetensors");
+    let problem = found[0]["problem"].as_str().unwrap();
+    assert!(problem.starts_with("expert 1: the parts"), "{problem}");
+}
+
 #[test]
 fn checksums_are_written_once_and_then_compared() {
     let (dir, m) = model(&[("a", &[1], &[1.0]), ("n\nl", &[0], &[])]);
@@ -191,6 +229,18 @@ fn checksums_are_written_once_and_then_compared() {
     std::fs::write(&sums, text.lines().next().unwrap()).unwrap();
     let found = json_of(1, &["verify", "--json", "--checksum", sums_path, &m]);
     assert_eq!(found.as_array().unwrap().len(), 1);
+    // As other programs write it, and sha256sum reads it.
+    let theirs = text.replace("  tensors/", "  ./tensors/");
+    std::fs::write(&sums, format!("# of the model\n{theirs}")).unwrap();
+    out(0, &["verify", "--checksum", sums_path, &m]);
+    // Standard output is a pipe here: there is nothing to compare with, and it never ends.
+    let done = stfs(&["verify", "--checksum", "/dev/stdout", &m]);
+    let said = String::from_utf8(done.stderr).unwrap();
+    assert_eq!(done.status.code(), Some(2), "{said}");
+    assert!(
+        said.contains("/dev/stdout: is not a regular file"),
+        "{said}"
+    );
 }
 
 #[test]

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use super::manifest::{self, Manifest};
 use super::source::{self, Source, name_of};
 use super::weight_map::WeightMap;
-use super::{Configs, SourceFile, impostor, safetensors, shards};
+use super::{Configs, SourceFile, impostor, numbered, safetensors, shards};
 use crate::error::{Error, Result};
 
 /// Something wrong with a model.
@@ -63,8 +63,11 @@ impl Problem {
 /// There is no model to look at.
 pub fn check(model: &Path) -> Result<Vec<Problem>> {
     let (dir, mut problems) = match Source::find(&source::absolute(model)?)? {
-        Source::Shards { dir, names, .. } => {
-            let problems = check_all(&dir, &names);
+        Source::Shards { dir, names, lone } => {
+            let mut problems = check_all(&dir, &names);
+            if !lone {
+                problems.extend(check_numbers(&names));
+            }
             (dir, problems)
         }
         Source::Indexed { dir, index } => {
@@ -74,6 +77,11 @@ pub fn check(model: &Path) -> Result<Vec<Problem>> {
         Source::Manifest(manifest) => {
             let problems = check_manifest(&manifest);
             (manifest.dir, problems)
+        }
+        Source::Unreadable { json, error } => {
+            let problem = Problem::from_error(&name_of(&json), &error);
+            let dir = json.parent().unwrap_or(Path::new("/"));
+            (dir.to_path_buf(), vec![problem])
         }
     };
     problems.extend(check_configs(&dir));
@@ -122,6 +130,13 @@ fn check_all(dir: &Path, names: &[String]) -> Vec<Problem> {
         }
     }
     problems
+}
+
+/// Shards that are missing by the names of the others.
+fn check_numbers(names: &[String]) -> impl Iterator<Item = Problem> {
+    let problem = "is missing: the names of the other shards count it, and no index says what it holds; download it again";
+    let missing = numbered::missing(names).into_iter();
+    missing.map(move |name| Problem::of_file(&name, problem))
 }
 
 /// Shards with an index: each that it names, and that each tensor is where it says.

@@ -6,8 +6,8 @@ use std::path::Path;
 
 use serde_json::{Map, Value};
 
-use super::small_file;
-use crate::error::{Error, Result};
+use super::{impostor, small_file};
+use crate::error::Result;
 
 /// The parsed config files of a model directory.
 #[derive(Debug, Default, Clone)]
@@ -91,7 +91,7 @@ fn read_json(path: &Path) -> Result<Option<Value>> {
         // then, never in keys that matter here.
         Err(e) => serde_json::from_str(&without_nan(&String::from_utf8_lossy(&bytes)))
             .map(Some)
-            .map_err(|_| Error::invalid(path, format!("is not JSON: {e}"))),
+            .map_err(|_| impostor::not_json(path, &bytes, &e)),
     }
 }
 

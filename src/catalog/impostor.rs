@@ -7,10 +7,13 @@ use super::SourceFile;
 use super::safetensors::{LENGTH_FIELD, MAX_HEADER};
 use crate::error::Error;
 
+/// How many of a file's first bytes tell what it is.
+const HEAD: u64 = 1024;
+
 /// Looks at the first bytes of `file`; an error if it is one of the known impostors. To be asked
 /// about a file that could not be read as what it should be: sound weights may begin with any bytes.
 pub(super) fn check(file: &SourceFile) -> Result<(), Error> {
-    let mut head = vec![0u8; file.len().min(1024) as usize];
+    let mut head = vec![0u8; file.len().min(HEAD) as usize];
     file.read_at(0, &mut head)?;
     if head.is_empty() {
         return Err(Error::invalid(
@@ -21,32 +24,7 @@ pub(super) fn check(file: &SourceFile) -> Result<(), Error> {
     if begins_like_safetensors(&head) {
         return Ok(());
     }
-    let text = String::from_utf8_lossy(&head);
-    if text.starts_with("version https://git-lfs") {
-        let size = text
-            .lines()
-            .find_map(|l| l.strip_prefix("size "))
-            .and_then(|s| s.trim().parse::<u64>().ok());
-        let stands_for = size.map_or_else(String::new, |n| format!(" for {n} bytes"));
-        return Err(Error::invalid(
-            &file.path,
-            format!(
-                "is a Git LFS pointer of {} bytes{stands_for}, not the file itself; run 'git lfs pull' in the model directory",
-                file.len()
-            ),
-        ));
-    }
-    let start = text.trim_start_matches('\u{feff}').trim_start();
-    let lower = start
-        .get(..start.len().min(64))
-        .unwrap_or(start)
-        .to_ascii_lowercase();
-    if lower.starts_with("<!doctype html") || lower.starts_with("<html") {
-        return Err(Error::invalid(
-            &file.path,
-            "is an HTML page, not a weight file: the download was answered with a web page (login or error); download it again",
-        ));
-    }
+    check_head(&file.path, &head, file.len())?;
     if is_pickle(&head) {
         return Err(pickle(&file.path));
     }
@@ -57,6 +35,40 @@ pub(super) fn check(file: &SourceFile) -> Result<(), Error> {
         ));
     }
     Ok(())
+}
+
+/// Why `path`, which holds `bytes` and should be JSON, is none.
+pub(super) fn not_json(path: &Path, bytes: &[u8], why: &serde_json::Error) -> Error {
+    let head = &bytes[..bytes.len().min(HEAD as usize)];
+    match check_head(path, head, bytes.len() as u64) {
+        Err(better) => better,
+        Ok(()) => Error::invalid(path, format!("is not JSON: {why}")),
+    }
+}
+
+/// What may lie under the name of any file, whatever it should hold.
+fn check_head(path: &Path, head: &[u8], len: u64) -> Result<(), Error> {
+    let text = String::from_utf8_lossy(head);
+    let start = text.trim_start_matches('\u{feff}').trim_start();
+    let lower = start
+        .get(..start.len().min(64))
+        .unwrap_or(start)
+        .to_ascii_lowercase();
+    let problem = if text.starts_with("version https://git-lfs") {
+        let size = text
+            .lines()
+            .find_map(|l| l.strip_prefix("size "))
+            .and_then(|s| s.trim().parse::<u64>().ok());
+        let stands_for = size.map_or_else(String::new, |n| format!(" for {n} bytes"));
+        format!(
+            "is a Git LFS pointer of {len} bytes{stands_for}, not the file itself; run 'git lfs pull' in the model directory"
+        )
+    } else if lower.starts_with("<!doctype html") || lower.starts_with("<html") {
+        "is an HTML page, not the file itself: the download was answered with a web page (login or error); download it again".into()
+    } else {
+        return Ok(());
+    };
+    Err(Error::invalid(path, problem))
 }
 
 /// A length field and the `{` of a header: a damaged shard, whatever format the length's bytes

@@ -1,13 +1,16 @@
 //! bin + manifest, as moeflux and flash-moe write it: `<stem>.bin` holds the bytes, `<stem>.json`
 //! says where. Gaps and overlaps are normal; every span must lie inside the `.bin`.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use serde_json::{Map, Value};
 
 use super::source::name_of;
-use super::{Format, ManifestBits, Parts, SourceFile, StoredTensor, impostor, small_file};
+use super::{
+    Format, ManifestBits, OpenOptions, Parts, SourceFile, StoredTensor, impostor, small_file,
+};
 use crate::dtype::{Dtype, ElementType, numel};
 use crate::error::{Error, Result};
 
@@ -44,7 +47,7 @@ impl Manifest {
                 }))
             }
             Ok(_) => Ok(None),
-            Err(e) => Err(Error::invalid(json, format!("is not JSON: {e}"))),
+            Err(e) => Err(impostor::not_json(json, &bytes, &e)),
         }
     }
 
@@ -62,31 +65,50 @@ impl Manifest {
         }
     }
 
-    /// Reads the pair.
+    /// Reads the pair. With `allow_missing` a `.bin` may lack its end: what does not lie wholly in it
+    /// is set aside, and noted.
     ///
     /// # Errors
     /// A span outside the file, a size that disagrees with shape × dtype, a field that is missing or
     /// no number: each names the tensor and both numbers.
-    pub fn open(self) -> Result<(Parts, Map<String, Value>)> {
+    pub fn open(self, options: OpenOptions) -> Result<(Parts, Map<String, Value>)> {
         let file = SourceFile::open(&self.bin, &name_of(&self.bin))?;
         let config = self.config();
         let default_bits = default_bits(&config).map_err(|e| Error::invalid(&self.json, e))?;
-        let mut tensors = Vec::new();
+        let (mut tensors, mut absent, mut notes) = (Vec::new(), BTreeSet::new(), Vec::new());
+        let mut needs = 0;
         for (name, entry) in self.entries() {
             let explain =
                 |problem| Error::invalid(&self.json, format!("tensor '{name}': {problem}"));
             let t = tensor(name, entry, default_bits).map_err(explain)?;
-            check_end(&t, &file).map_err(|problem| match impostor::check(&file) {
-                Err(better) => better,
-                Ok(()) => explain(problem),
-            })?;
-            tensors.push(t);
+            let Err(problem) = check_end(&t, &file) else {
+                tensors.push(t);
+                continue;
+            };
+            if absent.is_empty() {
+                // Of a file that is something else nothing is there.
+                impostor::check(&file)?;
+            }
+            if !options.allow_missing {
+                return Err(explain(problem));
+            }
+            needs = needs.max(t.offset + t.nbytes);
+            absent.insert(t.name);
+        }
+        if !absent.is_empty() {
+            let (n, has) = (absent.len(), file.len());
+            notes.push(format!(
+                "left out: {n} of the tensors, as {} is cut short: needs {needs} bytes, has {has}",
+                file.name
+            ));
         }
         let mut metadata = self.contents;
         metadata.remove("tensors");
         let parts = Parts {
             files: vec![file],
             tensors,
+            absent,
+            notes,
             metadata,
             weight_files: vec![name_of(&self.json), name_of(&self.bin)],
             ..Parts::new(&self.dir, Format::Manifest)
@@ -142,11 +164,13 @@ pub(super) fn tensor(
         None | Some(Value::Null) => None,
         Some(v) => Some(u32::try_from(whole(v, "bits")?).map_err(|_| "bits is too large")?),
     };
+    let bits = explicit.unwrap_or(if is_u32 { default_bits } else { 0 });
+    let given = shape.clone();
+    let shape = packed_shape(&dtype, shape, size, bits)?;
     let bits = ManifestBits {
-        bits: explicit.unwrap_or(if is_u32 { default_bits } else { 0 }),
-        explicit: explicit.is_some(),
+        bits,
+        explicit: explicit.is_some() || shape != given,
     };
-    let shape = packed_shape(&dtype, shape, size, bits.bits)?;
     Ok(StoredTensor {
         name: Arc::from(name),
         dtype,
@@ -167,7 +191,7 @@ pub(super) fn check_end(
     match end <= has {
         true => Ok(()),
         false => Err(format!(
-            "goes past the end of the .bin: needs {end} bytes, has {has}"
+            "goes past the end of the .bin: needs {end} bytes, has {has}; if the file is cut short download it again, or mount with --allow-missing"
         )),
     }
 }

@@ -2,6 +2,7 @@
 //! block the program nor feed it without end.
 
 use std::fs::{File, Metadata};
+use std::io;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
@@ -15,10 +16,29 @@ pub(super) fn open(path: &Path) -> Result<(File, Metadata)> {
         .read(true)
         .custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY)
         .open(path)
-        .map_err(io)?;
+        .map_err(|e| not_opened(path, format!("open {}", path.display()), e))?;
     let meta = file.metadata().map_err(io)?;
     match meta.is_file() {
         true => Ok((file, meta)),
         false => Err(Error::invalid(path, "is not a regular file")),
+    }
+}
+
+/// The error about a path that could not be opened while doing `what`. A link to nowhere, as a hub
+/// cache has it where a blob is missing, is called so.
+pub(super) fn not_opened(path: &Path, what: String, error: io::Error) -> Error {
+    let link = match error.kind() {
+        io::ErrorKind::NotFound => std::fs::read_link(path).ok(),
+        _ => None,
+    };
+    match link {
+        Some(target) => Error::invalid(
+            path,
+            format!(
+                "is a link to {}, and that is missing ({error}): the download is unfinished, or what was downloaded has been removed; 'hf download' fetches it",
+                target.display()
+            ),
+        ),
+        None => Error::io(what, error),
     }
 }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use safetensors::tensor::Metadata;
 use serde::Deserialize;
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use super::{SourceFile, StoredTensor, impostor};
 use crate::dtype::{Dtype, ElementType, numel};
@@ -173,7 +173,64 @@ impl fmt::Display for HeaderProblem {
 
 /// A header's entries in file order, with repeated keys kept apart: the last one counts, as in the
 /// safetensors library.
-struct Entries(Vec<(String, Value)>);
+struct Entries(Vec<(String, Entry)>);
+
+/// What stands under a key of a header.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Entry {
+    Object(Fields),
+    Other(Value),
+}
+
+impl Entry {
+    fn into_value(self) -> Value {
+        match self {
+            Entry::Object(fields) => Value::Object(fields.last),
+            Entry::Other(value) => value,
+        }
+    }
+
+    /// One of a tensor's fields that is there twice, for which the library refuses the file.
+    fn repeated(&self) -> Option<&str> {
+        let Entry::Object(fields) = self else {
+            return None;
+        };
+        let known = |k: &&String| matches!(&***k, "dtype" | "shape" | "data_offsets");
+        fields.repeated.iter().find(known).map(String::as_str)
+    }
+}
+
+/// An object's fields, the last of each name, and the names that are there more than once.
+struct Fields {
+    last: Map<String, Value>,
+    repeated: Vec<String>,
+}
+
+impl<'de> Deserialize<'de> for Fields {
+    fn deserialize<D: serde::Deserializer<'de>>(d: D) -> std::result::Result<Self, D::Error> {
+        struct Visitor;
+        impl<'de> serde::de::Visitor<'de> for Visitor {
+            type Value = Fields;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a JSON object")
+            }
+            fn visit_map<A: serde::de::MapAccess<'de>>(
+                self,
+                mut map: A,
+            ) -> std::result::Result<Fields, A::Error> {
+                let (mut last, mut repeated) = (Map::new(), Vec::new());
+                while let Some((k, v)) = map.next_entry::<String, Value>()? {
+                    if last.insert(k.clone(), v).is_some() {
+                        repeated.push(k);
+                    }
+                }
+                Ok(Fields { last, repeated })
+            }
+        }
+        d.deserialize_map(Visitor)
+    }
+}
 
 impl<'de> Deserialize<'de> for Entries {
     fn deserialize<D: serde::Deserializer<'de>>(d: D) -> std::result::Result<Self, D::Error> {
@@ -187,9 +244,9 @@ impl<'de> Deserialize<'de> for Entries {
                 self,
                 mut map: A,
             ) -> std::result::Result<Entries, A::Error> {
-                let mut all: Vec<(String, Value)> = Vec::new();
+                let mut all: Vec<(String, Entry)> = Vec::new();
                 let mut place: HashMap<String, usize> = HashMap::new();
-                while let Some((k, v)) = map.next_entry::<String, Value>()? {
+                while let Some((k, v)) = map.next_entry::<String, Entry>()? {
                     match place.get(&k) {
                         Some(&i) => all[i].1 = v,
                         None => {
@@ -234,7 +291,9 @@ fn examine(header: &[u8], file_len: u64) -> (Vec<HeaderProblem>, Vec<Arc<str>>) 
     let mut problems = Vec::new();
     let mut spans = Vec::new();
     let mut names = Vec::new();
-    for (name, value) in entries {
+    for (name, entry) in entries {
+        let repeated = entry.repeated().map(|key| format!("has '{key}' twice"));
+        let value = entry.into_value();
         if name == "__metadata__" {
             let strings = value
                 .as_object()
@@ -248,7 +307,7 @@ fn examine(header: &[u8], file_len: u64) -> (Vec<HeaderProblem>, Vec<Arc<str>>) 
             continue;
         }
         names.push(name.as_str().into());
-        match check_entry(&value) {
+        match repeated.map_or_else(|| check_entry(&value), Err) {
             Ok((start, end)) => spans.push((start, end, name)),
             Err(problem) => problems.push(HeaderProblem {
                 tensor: Some(name),

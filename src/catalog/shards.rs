@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 
 use super::safetensors::{self, Shard};
 use super::weight_map::WeightMap;
-use super::{Format, OpenOptions, Parts, SourceFile, StoredTensor};
+use super::{Format, OpenOptions, Parts, SourceFile, StoredTensor, numbered, source};
 use crate::error::{Error, Result};
 
 /// Shards without an index: all of them.
@@ -29,12 +29,29 @@ pub(super) fn open_all(
         leave_out: options.allow_missing && names.len() > 1,
     };
     for name in names {
-        if let Some(shard) = opening.shard(name)? {
-            opening.parts.absent.extend(shard.cut);
-            opening.parts.tensors.extend(shard.tensors);
+        match opening.shard(name)? {
+            Some(shard) => {
+                opening.parts.absent.extend(shard.cut);
+                opening.parts.tensors.extend(shard.tensors);
+            }
+            None => opening.parts.shards_missing = true,
         }
     }
-    Ok(opening.parts)
+    let mut parts = opening.parts;
+    if !lone {
+        let missing = numbered::missing(names);
+        if let Some(first) = missing.first() {
+            parts.shards_missing = true;
+            let more = match missing.len() {
+                1 => String::new(),
+                n => format!(" and {} more", n - 1),
+            };
+            parts.notes.push(format!(
+                "{first}{more} missing: the names of the shards count more than are there, and no index says what they hold; what is there is served"
+            ));
+        }
+    }
+    Ok(parts)
 }
 
 /// Shards with an index: its `weight_map` decides which shard a tensor comes from.
@@ -213,9 +230,12 @@ fn not_held(shard: &Path, tensor: &str, index: &str) -> Error {
 
 /// The error about a shard that an index names and that is not there.
 pub(super) fn missing_shard(dir: &Path, name: &str, index: &str) -> Error {
-    let why = match dir.join(format!("{name}.incomplete")).exists() {
-        true => "only its .incomplete download is there; let the download finish",
-        false => "download it again, or mount what is there with --allow-missing",
+    let why = if dir.join(format!("{name}.incomplete")).exists() {
+        "only its .incomplete download is there; let the download finish"
+    } else if source::unfinished(dir).is_some() {
+        "the download is unfinished; let it finish ('hf download' resumes it), or mount what is there with --allow-missing"
+    } else {
+        "download it again, or mount what is there with --allow-missing"
     };
     Error::invalid(
         dir.join(name),

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use super::manifest::Manifest;
-use super::{SourceFile, impostor, natural, small_file};
+use super::{SourceFile, impostor, natural, regular_file, small_file};
 use crate::error::{Error, Result};
 
 /// A MODEL argument, resolved to the files to read.
@@ -27,13 +27,21 @@ pub(super) enum Source {
     },
     /// A `.bin` and its manifest.
     Manifest(Manifest),
+    /// What should be a manifest and cannot be read as one.
+    Unreadable {
+        /// The manifest.
+        json: PathBuf,
+        /// Why not.
+        error: Error,
+    },
 }
 
 /// Makes the path absolute without following a last symbolic link (a hub cache's shards are links
 /// whose own names count).
 pub(super) fn absolute(model: &Path) -> Result<PathBuf> {
-    let meta = std::fs::metadata(model)
-        .map_err(|e| Error::io(format!("open model {}", model.display()), e))?;
+    let meta = std::fs::metadata(model).map_err(|e| {
+        regular_file::not_opened(model, format!("open model {}", model.display()), e)
+    })?;
     let io = |e| Error::io(format!("resolve {}", model.display()), e);
     if meta.is_dir() {
         return std::fs::canonicalize(model).map_err(io);
@@ -95,11 +103,15 @@ fn find_file(path: &Path) -> Result<Source> {
 /// A JSON file that should be a manifest.
 fn find_by_json(dir: PathBuf, json: &Path) -> Result<Source> {
     let bin = json.with_extension("bin");
-    let Some(manifest) = Manifest::parse(&dir, json, &bin)? else {
-        return Err(Error::invalid(
-            json,
-            "is neither a safetensors index (*.safetensors.index.json) nor a manifest (a JSON object with 'tensors')",
-        ));
+    let manifest = match Manifest::parse(&dir, json, &bin) {
+        Ok(Some(manifest)) => manifest,
+        Ok(None) => {
+            return Err(Error::invalid(
+                json,
+                "is neither a safetensors index (*.safetensors.index.json) nor a manifest (a JSON object with 'tensors')",
+            ));
+        }
+        Err(error) => return Ok(unreadable(json, error)),
     };
     match bin.is_file() {
         true => Ok(Source::Manifest(manifest)),
@@ -113,10 +125,12 @@ fn find_by_json(dir: PathBuf, json: &Path) -> Result<Source> {
 /// A `.bin` file that should have a manifest beside it.
 fn find_by_bin(dir: PathBuf, bin: &Path) -> Result<Source> {
     let json = bin.with_extension("json");
-    if json.is_file()
-        && let Some(manifest) = Manifest::parse(&dir, &json, bin)?
-    {
-        return Ok(Source::Manifest(manifest));
+    if json.is_file() {
+        match Manifest::parse(&dir, &json, bin) {
+            Ok(Some(manifest)) => return Ok(Source::Manifest(manifest)),
+            Ok(None) => {}
+            Err(error) => return Ok(unreadable(&json, error)),
+        }
     }
     let name = name_of(bin);
     let file = SourceFile::open(bin, &name)?;
@@ -131,6 +145,11 @@ fn find_by_bin(dir: PathBuf, bin: &Path) -> Result<Source> {
             ),
         ),
     })
+}
+
+fn unreadable(json: &Path, error: Error) -> Source {
+    let json = json.to_path_buf();
+    Source::Unreadable { json, error }
 }
 
 /// The last component of a path.
@@ -186,10 +205,7 @@ fn find_in_dir(dir: &Path) -> Result<Source> {
         all.sort_by(|a, b| natural(a, b));
         return shards(all);
     }
-    match find_manifest(dir, &names)? {
-        Some(manifest) => Ok(Source::Manifest(manifest)),
-        None => Err(nothing_found(dir, &names)),
-    }
+    find_manifest(dir, &names)?.ok_or_else(|| nothing_found(dir, &names))
 }
 
 /// The index that counts, if there is one.
@@ -216,7 +232,11 @@ fn find_index(dir: &Path, names: &BTreeSet<String>) -> Result<Option<String>> {
     }
 }
 
-/// Names of the regular files (links followed) of a directory.
+/// What macOS puts before a file's name, on disks that are not its own, for what else it keeps of
+/// the file: `._model.safetensors` holds no weights.
+const RESOURCE_FORK: &str = "._";
+
+/// Names of the regular files (links followed) of a directory that may be a model's.
 fn listing(dir: &Path) -> Result<BTreeSet<String>> {
     let io = |e| Error::io(format!("read directory {}", dir.display()), e);
     let mut names = BTreeSet::new();
@@ -225,6 +245,7 @@ fn listing(dir: &Path) -> Result<BTreeSet<String>> {
         // A link to nowhere still counts: opening it names it in the error.
         if !entry.path().is_dir()
             && let Ok(name) = entry.file_name().into_string()
+            && !name.starts_with(RESOURCE_FORK)
         {
             names.insert(name);
         }
@@ -262,19 +283,28 @@ fn hub_snapshot(dir: &Path) -> Result<Option<PathBuf>> {
         return Err(Error::invalid(
             dir,
             format!(
-                "refs/main names revision {rev}, but snapshots/{rev} is missing; download the model again"
+                "refs/main names revision {rev}, but snapshots/{rev} is missing; {}",
+                match unfinished(dir) {
+                    Some(_) =>
+                        "its download is unfinished: let it finish ('hf download' resumes it)",
+                    None => "download the model again",
+                }
             ),
         ));
     }
     Ok(Some(snapshot))
 }
 
-fn find_manifest(dir: &Path, names: &BTreeSet<String>) -> Result<Option<Manifest>> {
+fn find_manifest(dir: &Path, names: &BTreeSet<String>) -> Result<Option<Source>> {
     let mut found = Vec::new();
     for bin in names.iter().filter(|n| n.ends_with(".bin")) {
         let json = format!("{}.json", &bin[..bin.len() - 4]);
         if names.contains(&json) {
-            found.extend(Manifest::parse(dir, &dir.join(&json), &dir.join(bin))?);
+            let json = dir.join(&json);
+            match Manifest::parse(dir, &json, &dir.join(bin)) {
+                Ok(manifest) => found.extend(manifest),
+                Err(error) => return Ok(Some(unreadable(&json, error))),
+            }
         }
     }
     if found.len() > 1 {
@@ -287,12 +317,35 @@ fn find_manifest(dir: &Path, names: &BTreeSet<String>) -> Result<Option<Manifest
             ),
         ));
     }
-    Ok(found.pop())
+    Ok(found.pop().map(Source::Manifest))
+}
+
+/// A file of a hub download that was interrupted, or still goes on: the hub's programs keep them
+/// beside the blobs that a snapshot links to, or under `.cache` of a directory that they fill.
+pub(super) fn unfinished(dir: &Path) -> Option<PathBuf> {
+    let snapshots = dir.parent().filter(|p| p.ends_with("snapshots"));
+    let places = [
+        snapshots.map(|s| s.with_file_name("blobs")),
+        Some(dir.join("blobs")),
+        Some(dir.join(".cache/huggingface/download")),
+    ];
+    let entries = places.into_iter().flatten().map(std::fs::read_dir);
+    let mut paths = entries.flatten().flatten().flatten().map(|e| e.path());
+    paths.find(|p| p.extension().is_some_and(|e| e == "incomplete"))
 }
 
 fn nothing_found(dir: &Path, names: &BTreeSet<String>) -> Error {
     if let Some(n) = names.iter().find(|n| n.ends_with(".incomplete")) {
         return incomplete(&dir.join(n));
+    }
+    if let Some(half) = unfinished(dir) {
+        return Error::invalid(
+            dir,
+            format!(
+                "holds no weights yet: its download is unfinished ({} is there); let it finish ('hf download' resumes it), then mount again",
+                half.display()
+            ),
+        );
     }
     let pickle = names.iter().find(|n| {
         (n.ends_with(".bin") && looks_like_pickle(n))

@@ -10,7 +10,7 @@ use serde::Deserialize;
 use serde::de::{Deserializer, MapAccess, Visitor};
 use serde_json::Value;
 
-use super::{natural, small_file};
+use super::{impostor, natural, small_file};
 use crate::error::{Error, Result};
 
 /// A shard's name as the index gives it, or why it is refused.
@@ -41,11 +41,8 @@ impl WeightMap {
                 "its 'weight_map' is empty: it names no tensor and no shard; download it again, or mount a shard by its path".into()
             }
             Ok(index) => return Ok(index.weight_map.in_order()),
-            Err(_) if bytes.starts_with(b"version https://git-lfs") => {
-                "is a Git LFS pointer; run 'git lfs pull' in the model directory".into()
-            }
             Err(e) if e.is_data() => format!("has no 'weight_map' object: {e}"),
-            Err(e) => format!("is not JSON: {e}"),
+            Err(e) => return Err(impostor::not_json(path, &bytes, &e)),
         };
         Err(Error::invalid(path, problem))
     }

@@ -10,7 +10,7 @@ use serde_json::json;
 
 use crate::catalog::{self, OpenOptions, Problem};
 use crate::cli::VerifyArgs;
-use crate::model::{JoinOf, Model, ModelOptions, Origin, TensorId};
+use crate::model::{Join, JoinOf, Model, ModelOptions, Origin, TensorId};
 use crate::parallel;
 use crate::text::{plural, printable};
 use crate::view::View;
@@ -18,6 +18,9 @@ use crate::view::View;
 mod checksum;
 
 pub(super) fn run(args: &VerifyArgs) -> Result<ExitCode> {
+    if let Some(file) = &args.checksum {
+        checksum::check_place(file)?;
+    }
     let mut problems = catalog::check(&args.model)?;
     let model = open_what_is_there(&args.model);
     if let Err(e) = &model
@@ -95,32 +98,44 @@ fn module(name: &str) -> Option<&str> {
 
 /// Fusions of layers that must have one `g_idx` and have several.
 fn check_shared_indexes(model: &Model) -> Vec<Problem> {
-    let shares = |id: &TensorId| match model.tensor(*id).map(|t| &t.origin) {
-        Ok(Origin::Fused(join) | Origin::Stacked(join)) if join.of == JoinOf::Same => {
-            let first = join.groups.iter().flatten().next()?;
-            Some((*id, first.id))
-        }
-        _ => None,
-    };
     let mut problems = Vec::new();
-    for (id, part) in model.listing().iter().filter_map(shares) {
-        let read = model.raw(id).and_then(|view| {
-            let mut byte = vec![0; view.len().min(1) as usize];
-            view.read_at(0, &mut byte)
-        });
-        if let Err(e) = read {
-            let what = match e {
-                crate::Error::Data { problem, .. } => problem,
-                other => other.to_string(),
-            };
-            problems.push(Problem::of_tensor(
-                file_of(model, part),
-                model.name(id),
-                what,
-            ));
+    for &id in model.listing() {
+        if let Ok(Origin::Fused(join) | Origin::Stacked(join)) = model.tensor(id).map(|t| &t.origin)
+            && join.of == JoinOf::Same
+        {
+            problems.extend(check_shared_index(model, id, join));
         }
     }
     problems
+}
+
+/// One such fusion. The parts of a group (an expert each, in a stack) are compared when the first
+/// byte of the group is read.
+fn check_shared_index(model: &Model, id: TensorId, join: &Join) -> Vec<Problem> {
+    let problem = |group: usize, error: crate::Error| {
+        let what = match error {
+            crate::Error::Data { problem, .. } => problem,
+            other => other.to_string(),
+        };
+        let first = join.groups.get(group).and_then(|parts| parts.first());
+        let file = first.map_or("", |part| file_of(model, part.id));
+        let what = match join.groups.len() {
+            1 => what,
+            _ => format!("expert {group}: {what}"),
+        };
+        Problem::of_tensor(file, model.name(id), what)
+    };
+    let view = match model.raw(id) {
+        Ok(view) => view,
+        Err(e) => return vec![problem(0, e)],
+    };
+    // Groups of a stack are of one size.
+    let size = view.len() / join.groups.len().max(1) as u64;
+    let mut byte = vec![0; size.min(1) as usize];
+    let groups = 0..join.groups.len();
+    let read = groups.map(|group| (group, view.read_at(group as u64 * size, &mut byte)));
+    read.filter_map(|(group, read)| Some(problem(group, read.err()?)))
+        .collect()
 }
 
 /// The name of the file that holds a stored tensor.

@@ -12,8 +12,13 @@ const DATA_ALIGN: usize = 4096;
 /// What tensors are aligned to, as far as a format without holes allows.
 const TENSOR_ALIGN: u64 = 64;
 
-/// The file that holds `items` (in natural order of their names).
+/// The key of a header that is no tensor.
+const METADATA: &str = "__metadata__";
+
+/// The file that holds `items` (in natural order of their names). A tensor named `__metadata__`, as
+/// a manifest may have one, is left out: in this format the name means something else.
 pub(super) fn plan(model: &Model, mut items: Vec<Item>) -> Plan {
+    items.retain(|i| **model.name(i.id) != *METADATA);
     // No holes are allowed: so those that keep the next one aligned come first.
     items.sort_by_key(|i| !i.nbytes.is_multiple_of(TENSOR_ALIGN));
     let header = header(model, &items);
@@ -40,7 +45,8 @@ fn header(model: &Model, items: &[Item]) -> Vec<u8> {
     out.push(b'{');
     let metadata = metadata(model);
     if !metadata.is_empty() {
-        out.extend_from_slice(b"\"__metadata__\":");
+        push_json(&mut out, METADATA);
+        out.push(b':');
         push_json(&mut out, &metadata);
     }
     let mut at = 0u64;

@@ -1,6 +1,8 @@
 //! `files/`: the model directory's other files, fixed and opened when the model is mounted (so that
 //! no path is resolved later, which might then lead into this very mount).
 
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 
 use super::{Layout, Node};
@@ -8,7 +10,7 @@ use crate::catalog::{Catalog, SourceFile, Stat, natural};
 
 /// A file of the model directory that is no served weight.
 pub struct OtherFile {
-    /// Its name in the model directory.
+    /// Its name in the model directory; what of it is no UTF-8 as `%XX`, a byte each.
     pub name: String,
     /// What it looked like at mount.
     pub stat: Stat,
@@ -16,32 +18,59 @@ pub struct OtherFile {
     pub source: Option<Arc<SourceFile>>,
 }
 
-/// Regular files, and links to such, at the top level of the model directory.
+/// Longest name that Linux takes, in bytes.
+const MAX_NAME: usize = 255;
+
+/// Regular files, and links to such, at the top level of the model directory. Left out are files
+/// whose names, made UTF-8, are too long or another file's own.
 pub(super) fn scan(catalog: &Catalog) -> Vec<OtherFile> {
     let Ok(entries) = std::fs::read_dir(&catalog.dir) else {
         return Vec::new();
     };
-    let mut files: Vec<OtherFile> = entries
+    let mut found: Vec<(String, OsString)> = entries
         .flatten()
-        .filter_map(|entry| {
-            // The mount's names are UTF-8; a name that is not cannot be a file of a model.
-            let name = entry.file_name().into_string().ok()?;
-            if catalog.weight_files.contains(&name) {
-                return None;
-            }
-            // Looked at first: to open a device may do something to it.
-            let meta = std::fs::metadata(entry.path()).ok()?;
-            if !meta.is_file() {
-                return None;
-            }
-            let source = SourceFile::open(&entry.path(), &name).ok();
-            // What is opened is what is served, whatever has the name by then.
-            let stat = source.as_ref().map_or(Stat::of(&meta), |file| file.stat);
-            Some(OtherFile { name, stat, source })
-        })
+        .map(|entry| (shown(&entry.file_name()), entry.file_name()))
+        .filter(|(name, _)| name.len() <= MAX_NAME)
+        .collect();
+    // Of two that are shown alike the one whose own name it is comes first.
+    found.sort_by_cached_key(|(name, own)| (name.clone(), own.to_str().is_none(), own.clone()));
+    found.dedup_by(|(a, _), (b, _)| a == b);
+    let mut files: Vec<OtherFile> = found
+        .into_iter()
+        .filter_map(|(name, own)| open(catalog, name, &own))
         .collect();
     files.sort_by(|a, b| natural(&a.name, &b.name));
     files
+}
+
+/// The file of that own name, unless it is one that is not shown.
+fn open(catalog: &Catalog, name: String, own: &OsStr) -> Option<OtherFile> {
+    let is_weights = |own: &str| catalog.weight_files.iter().any(|w| w == own);
+    if own.to_str().is_some_and(is_weights) {
+        return None;
+    }
+    let path = catalog.dir.join(own);
+    // Looked at first: to open a device may do something to it.
+    let meta = std::fs::metadata(&path).ok()?;
+    if !meta.is_file() {
+        return None;
+    }
+    let source = SourceFile::open(&path, &name).ok();
+    // What is opened is what is served, whatever has the name by then.
+    let stat = source.as_ref().map_or(Stat::of(&meta), |file| file.stat);
+    Some(OtherFile { name, stat, source })
+}
+
+/// A file's name as the mount shows it: the mount's names are UTF-8.
+fn shown(own: &OsStr) -> String {
+    let mut name = String::new();
+    for chunk in own.as_bytes().utf8_chunks() {
+        name.push_str(chunk.valid());
+        for byte in chunk.invalid() {
+            name.push_str(&format!("%{byte:02X}"));
+        }
+    }
+    name
 }
 
 impl Layout {

@@ -56,9 +56,19 @@ fn tying(catalog: &Catalog) -> Result<(), String> {
     if catalog.lone_file {
         return Err("a lone shard was opened: its head may be in another".into());
     }
+    if catalog.shards_missing {
+        return Err("shards are missing: its head may be in one of them".into());
+    }
     let configs = &catalog.configs;
     if configs.config.is_none() {
-        return Err("no config.json says whether the head is tied to the embedding".into());
+        let unused = configs.unused.iter().find(|u| u.file == "config.json");
+        return Err(match unused {
+            Some(unused) => format!(
+                "whether the head is tied to the embedding would stand in config.json, which cannot be read: {}",
+                unused.why
+            ),
+            None => "no config.json says whether the head is tied to the embedding".into(),
+        });
     }
     match configs.root_or_text("tie_word_embeddings") {
         Some(Value::Bool(true)) => Ok(()),

@@ -4,6 +4,8 @@ use std::sync::Arc;
 
 use super::same::Same;
 use super::{Join, JoinOf, Model, Origin, Part, Tensor, TensorId};
+use crate::catalog::StoredTensor;
+use crate::dtype::Dtype;
 use crate::error::{Error, Result};
 use crate::quant::{self, Missing, Target};
 use crate::view::{Cast, Concat, Npy, SharedView, StoredBytes, npy_header};
@@ -217,16 +219,34 @@ impl Model {
                 let last = tensor.name.rsplit('.').next().unwrap_or_default();
                 match self.layer_count() > 0 && quant::is_sibling(last) {
                     true => 0,
-                    false => tensor.numel(),
+                    false => self.packed(tensor),
                 }
             }
             Some(layer) => {
                 let recognised = self.recognised(layer);
                 match recognised.parts.first() == Some(&stored) {
-                    true => recognised.parameters.unwrap_or_else(|| tensor.numel()),
+                    true => recognised.parameters.unwrap_or_else(|| self.packed(tensor)),
                     false => 0,
                 }
             }
+        }
+    }
+
+    /// How many values a tensor's elements pack, by what a manifest says: its words pack
+    /// `32 / bits` each, also where no scales are there to decode them. Where nothing in the
+    /// manifest says it they are integers.
+    fn packed(&self, tensor: &StoredTensor) -> u64 {
+        let defaults = self.catalog.configs.manifest.as_ref();
+        let is_said = defaults.is_some_and(|c| c.contains_key("default_bits"));
+        match tensor.bits {
+            Some(b)
+                if tensor.dtype.is(Dtype::U32)
+                    && (1..=32).contains(&b.bits)
+                    && (b.explicit || is_said) =>
+            {
+                tensor.numel() * 32 / u64::from(b.bits)
+            }
+            _ => tensor.numel(),
         }
     }
 }

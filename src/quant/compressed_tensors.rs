@@ -74,12 +74,6 @@ impl Format for CompressedTensors {
             "weight_shape",
             "weight_g_idx",
             "weight_global_scale",
-            "input_scale",
-            "input_global_scale",
-            "input_zero_point",
-            "output_scale",
-            "k_scale",
-            "v_scale",
         ]
     }
 }

@@ -41,15 +41,7 @@ impl Format for Fp8 {
     }
 
     fn siblings(&self) -> &'static [&'static str] {
-        &[
-            "weight_scale",
-            "weight_scale_inv",
-            "input_scale",
-            "output_scale",
-            "activation_scale",
-            "k_scale",
-            "v_scale",
-        ]
+        &["weight_scale", "weight_scale_inv"]
     }
 }
 

@@ -27,12 +27,7 @@ impl Format for Int8 {
     }
 
     fn siblings(&self) -> &'static [&'static str] {
-        &[
-            "weight_scale",
-            "weight_zero_point",
-            "input_scale",
-            "input_zero_point",
-        ]
+        &["weight_scale", "weight_zero_point"]
     }
 }
 

@@ -39,14 +39,7 @@ impl Format for ModelOpt {
     }
 
     fn siblings(&self) -> &'static [&'static str] {
-        &[
-            "weight_scale",
-            "weight_scale_2",
-            "input_scale",
-            "pre_quant_scale",
-            "k_scale",
-            "v_scale",
-        ]
+        &["weight_scale", "weight_scale_2"]
     }
 }
 

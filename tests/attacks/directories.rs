@@ -4,7 +4,7 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::Path;
 
 use serde_json::json;
-use stfs::catalog::OpenOptions;
+use stfs::catalog::{OpenOptions, check};
 
 use crate::common::{Dir, good, open, refused, refused_files, shard};
 
@@ -149,6 +149,57 @@ fn shards_that_an_index_names_and_nobody_has() {
         .unwrap();
         assert!(catalog.find("t").is_some() && catalog.find("u").is_none());
     }
+}
+
+/// What a hub download leaves that was interrupted before the weights were there.
+#[test]
+fn unfinished_downloads_are_called_so() {
+    let said = ["download is unfinished", "hf download"];
+    for (dir, half) in [
+        ("model", "model/.cache/huggingface/download/x.incomplete"),
+        ("models--o--n", "models--o--n/blobs/1234.incomplete"),
+        (
+            "models--o--n/snapshots/rev",
+            "models--o--n/blobs/1234.incomplete",
+        ),
+    ] {
+        let parent = Dir::new();
+        let half = parent.join(half);
+        std::fs::create_dir_all(parent.join(dir)).unwrap();
+        refused(&parent.join(dir), &["holds no model"]);
+        std::fs::create_dir_all(half.parent().unwrap()).unwrap();
+        std::fs::write(&half, b"x").unwrap();
+        refused(
+            &parent.join(dir),
+            &[&said[..], &["incomplete is there"]].concat(),
+        );
+        let index = index(json!({"t": "1.safetensors"}));
+        std::fs::write(parent.join(dir).join(INDEX), index).unwrap();
+        refused(&parent.join(dir), &[&said[..], &["1.safetensors"]].concat());
+    }
+    // A link whose blob is not there, named by its directory and by its path.
+    let dir = Dir::new();
+    let link = dir.join("model.safetensors");
+    symlink("../../blobs/1234", &link).unwrap();
+    for model in [dir.path(), &link] {
+        refused(
+            model,
+            &[&said[..], &["a link to ../../blobs/1234"]].concat(),
+        );
+    }
+}
+
+/// macOS puts such a file beside each, on disks that are not its own.
+#[test]
+fn resource_forks_are_no_shards() {
+    let dir = Dir::of(&[
+        ("weights.safetensors", &good(&["a"])),
+        ("._weights.safetensors", b"\0\x05\x16\x07"),
+        ("._model.safetensors.index.json", b"\0\x05\x16\x07"),
+    ]);
+    let catalog = open(dir.path(), OpenOptions::default()).unwrap();
+    assert_eq!(catalog.files.len(), 1);
+    assert!(check(dir.path()).unwrap().is_empty());
 }
 
 #[test]

@@ -243,3 +243,16 @@ fn what_looks_odd_but_is_allowed_opens() {
         "a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}"#;
     assert_eq!(ok(&shard(twice, 4)), 1);
 }
+
+/// The safetensors library refuses it, and says of which field, not of which tensor.
+#[test]
+fn fields_that_are_there_twice() {
+    entry(
+        r#""dtype":"F32","shape":[4],"dtype":"F32","data_offsets":[0,16]"#,
+        &["'dtype' twice"],
+    );
+    entry(
+        r#""dtype":"F32","shape":[4],"shape":[4],"data_offsets":[0,16]"#,
+        &["'shape' twice"],
+    );
+}

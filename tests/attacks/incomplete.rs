@@ -5,6 +5,7 @@ use std::os::unix::fs::symlink;
 
 use serde_json::json;
 use stfs::catalog::{Catalog, OpenOptions, check};
+use stfs::model::{Model, ModelOptions};
 
 use crate::common::{Dir, good, open, refused};
 
@@ -92,4 +93,78 @@ fn an_index_that_names_nothing_is_refused() {
     assert_eq!(problems.len(), 1);
     assert_eq!(problems[0].file, INDEX);
     assert!(problems[0].problem.contains(said), "{problems:?}");
+}
+
+#[test]
+fn of_a_manifest_what_lies_in_the_cut_bin_is_served() {
+    let of = |offset| json!({"offset": offset, "size": 4, "shape": [1], "dtype": "F32"});
+    let manifest = json!({"tensors": {"a": of(0), "b": of(64), "c": of(65)}}).to_string();
+    let dir = Dir::of(&[("w.json", manifest.as_bytes()), ("w.bin", &[0; 68])]);
+    let said = ["w.json", "'c'", "needs 69 bytes, has 68", "--allow-missing"];
+    refused(dir.path(), &said);
+    let catalog = lenient(&dir);
+    let names: Vec<&str> = catalog.tensors.iter().map(|t| &*t.name).collect();
+    assert_eq!(names, ["a", "b"]);
+    assert_eq!(absent(&catalog), ["c"]);
+    let expected = "left out: 1 of the tensors, as w.bin is cut short: needs 69 bytes, has 68";
+    assert_eq!(catalog.notes, [expected]);
+    // Of what is no data at all, nothing is there.
+    let pointer = b"version https://git-lfs.github.com/spec/v1\nsize 69\n";
+    std::fs::write(dir.join("w.bin"), pointer).unwrap();
+    let options = OpenOptions {
+        allow_missing: true,
+    };
+    let error = open(dir.path(), options).err().unwrap().to_string();
+    assert!(error.contains("Git LFS pointer"), "{error}");
+}
+
+/// Without an index only their names tell of shards that are missing: what is there is a model all
+/// the same, of which nothing is inferred from what is not there.
+#[test]
+fn shards_that_only_the_names_of_others_tell_of() {
+    let config = json!({"tie_word_embeddings": true}).to_string();
+    let dir = Dir::of(&[
+        (
+            "m-00001-of-00003.safetensors",
+            &good(&["embed_tokens.weight"]),
+        ),
+        ("m-00003-of-00003.safetensors", &good(&["b"])),
+        ("config.json", config.as_bytes()),
+    ]);
+    let missing = "m-00002-of-00003.safetensors";
+    let model = |dir: &Dir| {
+        let catalog = open(dir.path(), OpenOptions::default()).unwrap();
+        Model::new(catalog, ModelOptions::default())
+    };
+    let partial = model(&dir);
+    assert!(partial.catalog.shards_missing);
+    assert!(partial.catalog.notes[0].starts_with(missing));
+    let error = partial.find("lm_head.weight").err().unwrap().to_string();
+    assert!(error.contains("shards are missing"), "{error}");
+    let problems = check(dir.path()).unwrap();
+    assert_eq!(problems.len(), 1);
+    assert_eq!(problems[0].file, missing);
+    // One shard by its own path is asked for alone.
+    assert!(
+        check(&dir.join("m-00003-of-00003.safetensors"))
+            .unwrap()
+            .is_empty()
+    );
+    std::fs::write(dir.join(missing), good(&["c"])).unwrap();
+    let whole = model(&dir);
+    assert!(whole.catalog.notes.is_empty() && whole.find("lm_head.weight").is_ok());
+    assert!(check(dir.path()).unwrap().is_empty());
+}
+
+#[test]
+fn a_config_that_cannot_be_read_is_not_said_to_be_missing() {
+    let dir = Dir::of(&[
+        ("model.safetensors", &good(&["embed_tokens.weight"])),
+        ("config.json", b"{"),
+    ]);
+    let catalog = open(dir.path(), OpenOptions::default()).unwrap();
+    let model = Model::new(catalog, ModelOptions::default());
+    let error = model.find("lm_head.weight").err().unwrap().to_string();
+    let words = ["in config.json, which cannot be read", "not JSON"];
+    assert!(words.iter().all(|w| error.contains(w)), "{error}");
 }

@@ -4,7 +4,7 @@
 use serde_json::{Value, json};
 use stfs::catalog::{OpenOptions, check};
 
-use crate::common::{Dir, good, open, refused, shard};
+use crate::common::{Dir, good, open, refused, refused_files, shard};
 
 /// 640, the length of a header, is `80 02` in little-endian: how a pickle begins.
 const PICKLE_LENGTH: usize = 640;
@@ -36,6 +36,33 @@ fn a_headers_length_is_no_magic_number() {
         Dir::of(&[(name, cut)]).path(),
         &[name, "needs 648 bytes, has 100"],
     );
+}
+
+/// What a clone without LFS has in place of any file that its `.gitattributes` name.
+#[test]
+fn pointers_in_place_of_json_are_called_so() {
+    let pointer = b"version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 123456\n";
+    let words = ["is a Git LFS pointer", "for 123456 bytes", "git lfs pull"];
+    let index = "model.safetensors.index.json";
+    for files in [
+        &[(index, &pointer[..])][..],
+        &[("w.json", pointer), ("w.bin", &[0; 64])],
+    ] {
+        refused_files(files, &[&words[..], &[files[0].0]].concat());
+        let problems = check(Dir::of(files).path()).unwrap();
+        assert_eq!(problems.len(), 1, "{problems:?}");
+        assert_eq!(problems[0].file, files[0].0);
+        assert!(words.iter().all(|w| problems[0].problem.contains(w)));
+    }
+    // A config that is none is passed over, and told.
+    let files = [
+        ("model.safetensors", &good(&["a"])[..]),
+        ("config.json", pointer),
+    ];
+    let told = said(&files);
+    assert!(words.iter().all(|w| told[0].contains(w)), "{told:?}");
+    let page: [(&str, &[u8]); 1] = [(index, b"<!DOCTYPE html><html></html>")];
+    refused_files(&page, &[index, "HTML page", "download it again"]);
 }
 
 #[test]

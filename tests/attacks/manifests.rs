@@ -1,6 +1,7 @@
 //! bin + manifest: spans that lie outside, sizes that disagree.
 
 use serde_json::{Value, json};
+use stfs::catalog::check;
 
 use crate::common::{Dir, refused, refused_files};
 
@@ -82,6 +83,22 @@ fn pairs_that_are_none() {
         ("b.json", br#"{"tensors": {}}"#),
     ];
     refused_files(&two, &["several manifests", "a.json", "b.json"]);
+}
+
+/// As a broken index is: a problem of the model, not trouble with the program.
+#[test]
+fn a_broken_manifest_is_a_problem_that_is_listed() {
+    let dir = Dir::of(&[("w.bin", &[0; 64]), ("w.json", b"{\"tensors\": {")]);
+    for model in [
+        dir.path().to_path_buf(),
+        dir.join("w.json"),
+        dir.join("w.bin"),
+    ] {
+        let problems = check(&model).unwrap();
+        assert_eq!(problems.len(), 1, "{problems:?}");
+        assert_eq!(problems[0].file, "w.json");
+        assert!(problems[0].problem.contains("not JSON"), "{problems:?}");
+    }
 }
 
 #[test]

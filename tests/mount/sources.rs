@@ -196,6 +196,26 @@ fn headers_in_any_order_with_padding_and_metadata() {
     assert_eq!(m.json("model.json")["metadata"], json!({}));
 }
 
+/// Names that are no UTF-8 are shown with those bytes escaped, if that name is free.
+#[test]
+fn files_may_have_names_that_are_no_utf_8() {
+    use std::ffi::OsStr;
+    use std::os::unix::ffi::OsStrExt;
+    let dir = ModelDir::of(&[t("a")]);
+    let write = |name: &[u8], what: &str| {
+        std::fs::write(dir.path().join(OsStr::from_bytes(name)), what).unwrap();
+    };
+    write(b"caf\xe9.txt", "latin-1");
+    write(b"100%.txt", "UTF-8");
+    write(b"x\xff", "hidden");
+    write(b"x%FF", "own");
+    write(&[0xff; 100], "too long");
+    let m = Mounted::new(dir.path());
+    assert_eq!(m.list("files"), ["100%.txt", "caf%E9.txt", "x%FF"]);
+    assert_eq!(m.read("files/caf%E9.txt"), b"latin-1");
+    assert_eq!(m.read("files/x%FF"), b"own");
+}
+
 #[test]
 fn files_are_the_other_files_of_the_directory() {
     let dir = ModelDir::of(&[t("a")]);

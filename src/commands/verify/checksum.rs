@@ -53,6 +53,17 @@ fn unnamed_beside(path: &Path) -> Option<File> {
     rustix::fs::open(dir, flags, mode).ok().map(File::from)
 }
 
+/// Refuses what is there and is no regular file: to read a pipe or a terminal would wait forever.
+pub(super) fn check_place(path: &Path) -> Result<()> {
+    match fs::metadata(path) {
+        Ok(found) if !found.is_file() => anyhow::bail!(
+            "--checksum {}: is not a regular file; name a file to compare with, or one to be written that is not there yet",
+            path.display()
+        ),
+        _ => Ok(()),
+    }
+}
+
 /// Compares the stored tensors with a checksum file.
 pub(super) fn compare(model: &Model, path: &Path) -> Result<Vec<Problem>> {
     let text = fs::read(path).with_context(|| format!("read {}", path.display()))?;
@@ -64,7 +75,8 @@ pub(super) fn compare(model: &Model, path: &Path) -> Result<Vec<Problem>> {
             Some((hash, path)) => {
                 expected.insert(path, hash);
             }
-            None if line.is_empty() => {}
+            // What sha256sum passes over.
+            None if line.is_empty() || line.starts_with(b"#") => {}
             None => problems.push(Problem::of_file(
                 &file,
                 format!("line {} is not a SHA-256 checksum and a name", i + 1),
@@ -169,7 +181,12 @@ fn parse(line: &str) -> Option<(String, String)> {
         true => unescape(path)?.into(),
         false => path.into(),
     };
-    Some((hash.to_ascii_lowercase(), path.into_owned()))
+    // As `find . -type f` lists files.
+    let mut path = &*path;
+    while let Some(rest) = path.strip_prefix("./") {
+        path = rest;
+    }
+    Some((hash.to_ascii_lowercase(), path.to_string()))
 }
 
 fn unescape(path: &str) -> Option<String> {
@@ -204,8 +221,13 @@ mod tests {
         }
         assert_eq!(line(&hash, "a\\b\n"), format!("\\{hash}  a\\\\b\\n\n"));
         assert!(parse(&format!("{hash} *bin\r")).is_some_and(|(_, p)| p == "bin"));
+        for prefix in ["./", "././"] {
+            let parsed = parse(&format!("{hash}  {prefix}tensors/a/raw"));
+            assert!(parsed.is_some_and(|(_, p)| p == "tensors/a/raw"));
+        }
         for bad in [
             "",
+            "# a comment",
             "x",
             &hash[1..],
             &format!("{hash} x"),

@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 
 use crate::dtype::Dtype;
+use crate::model::{Model, ModelOptions};
 use crate::quant::testing::{Stored, TestModel};
 
 use super::{affine, layer, without_biases, zeros};
@@ -104,4 +105,25 @@ fn a_manifest_may_give_the_logical_shape() {
     let index = model.catalog.find("a.weight").unwrap();
     assert_eq!(*model.catalog.tensors[index as usize].shape, [2, 8]);
     assert_eq!(*model.layer("a.weight").shape, [2, 64]);
+}
+
+/// Words count the values that the manifest says they pack, also where nothing can decode them.
+#[test]
+fn packed_words_without_scales_count_what_they_pack() {
+    for (shape, bits, defaults, counted) in [
+        ([2, 8], Some(4), json!({}), 128),
+        ([2, 64], Some(4), json!({}), 128),
+        ([2, 64], None, json!({}), 128),
+        ([2, 8], None, json!({"default_bits": 8}), 64),
+        ([2, 8], None, json!({}), 16),
+        ([2, 8], Some(0), json!({}), 16),
+    ] {
+        for name in ["a.weight", "a.ids"] {
+            let mut words = zeros(name, Dtype::U32, &[2, 8]);
+            words.shape = shape.to_vec();
+            let model = manifest(vec![words], bits, defaults.clone());
+            let model = Model::new(model.catalog, ModelOptions::default());
+            assert_eq!(model.parameters(0), counted, "{name} {shape:?} {bits:?}");
+        }
+    }
 }

@@ -1,0 +1,72 @@
+//! Shards whose names count them: `model-00001-of-00003.safetensors`. Where no index says what they
+//! hold, the names alone tell that one is missing.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Digits of a number in such a name, at most: a name that claims more shards is something else.
+const MAX_DIGITS: usize = 5;
+
+/// The shards of the same sets as `names` that are not among them.
+pub(super) fn missing(names: &[String]) -> Vec<String> {
+    let mut sets: BTreeMap<(&str, usize, &str), BTreeSet<usize>> = BTreeMap::new();
+    for name in names {
+        if let Some((stem, number, total)) = parse(name)
+            && let Ok(n) = number.parse()
+        {
+            let set = sets.entry((stem, number.len(), total)).or_default();
+            set.insert(n);
+        }
+    }
+    let mut missing = Vec::new();
+    for ((stem, width, total), held) in sets {
+        // Some programs count from 0.
+        let first = usize::from(!held.contains(&0));
+        let count: usize = total.parse().unwrap_or(0);
+        let absent = (first..count + first).filter(|n| !held.contains(n));
+        missing.extend(absent.map(|n| format!("{stem}-{n:0width$}-of-{total}.safetensors")));
+    }
+    missing
+}
+
+/// The stem, the number and how many there are.
+fn parse(name: &str) -> Option<(&str, &str, &str)> {
+    let (rest, total) = name.strip_suffix(".safetensors")?.rsplit_once("-of-")?;
+    let (stem, number) = rest.rsplit_once('-')?;
+    let is_number =
+        |s: &str| (1..=MAX_DIGITS).contains(&s.len()) && s.bytes().all(|b| b.is_ascii_digit());
+    (is_number(number) && is_number(total)).then_some((stem, number, total))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(names: &[&str]) -> Vec<String> {
+        missing(&names.iter().map(ToString::to_string).collect::<Vec<_>>())
+    }
+
+    #[test]
+    fn what_the_names_count_and_is_not_there() {
+        assert_eq!(
+            of(&[
+                "m-00001-of-00003.safetensors",
+                "m-00003-of-00003.safetensors"
+            ]),
+            ["m-00002-of-00003.safetensors"]
+        );
+        assert_eq!(of(&["a-b-9-of-10.safetensors"]).len(), 9);
+        assert_eq!(of(&["m-0-of-2.safetensors"]), ["m-1-of-2.safetensors"]);
+        assert_eq!(
+            of(&["m-1-of-2.safetensors", "n-2-of-2.safetensors"]).len(),
+            2
+        );
+        for whole in [
+            &["m-1-of-1.safetensors"][..],
+            &["m-1-of-2.safetensors", "m-2-of-2.safetensors"],
+            &["m-0-of-2.safetensors", "m-1-of-2.safetensors"],
+            &["one-of-many.safetensors", "m-1-of-999999.safetensors"],
+        ] {
+            assert_eq!(of(whole), [""; 0], "{whole:?}");
+        }
+    }
+}
