@@ -159,8 +159,15 @@ pub fn float_model(model: &Model) -> Vec<(TensorId, bool)> {
 fn decoded_modules(model: &Model) -> HashSet<&str> {
     (0..model.layer_count())
         .filter(|&l| model.layer(l).1.is_ok())
-        .filter_map(|l| model.recognised(l).parts.first())
-        .map(|&anchor| module(model.name(anchor)))
+        .filter_map(|l| {
+            let recognised = model.recognised(l);
+            let anchor = model.name(*recognised.parts.first()?);
+            Some(match recognised.target {
+                // Stacked experts have their module's name.
+                Target::Anchor if !anchor.ends_with("weight") => anchor,
+                _ => module(anchor),
+            })
+        })
         .collect()
 }
 

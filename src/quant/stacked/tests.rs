@@ -88,6 +88,20 @@ fn one_number_may_be_for_all_of_them() {
 }
 
 #[test]
+fn a_float_model_has_nothing_of_what_is_beside_a_stack() {
+    let tensors = [
+        stored(X, Dtype::F8_E4M3, &[2, 1, 2], [0x38; 4]),
+        zeros(".weight_scale", Dtype::F32, &[2, 1, 1]),
+        zeros(".input_scale", Dtype::F32, &[2, 1]),
+    ];
+    let model = TestModel::safetensors(&tensors, Value::Null);
+    let model = Model::new(model.catalog, ModelOptions::default());
+    let floats = crate::export::float_model(&model);
+    let names: Vec<&str> = floats.iter().map(|&(id, _)| &**model.name(id)).collect();
+    assert_eq!(names, [X]);
+}
+
+#[test]
 fn torn_stacks_have_no_values_and_plain_ones_their_own() {
     let [words, ..] = three();
     let int8 = json!({"quantization_config": {"quant_method": "compressed-tensors",
