@@ -169,6 +169,27 @@ impl Catalog {
         }
     }
 
+    /// The same model as if its tensors were described so: names, shapes and extents may differ,
+    /// their number and order not.
+    pub(crate) fn described_as(&self, tensors: Vec<StoredTensor>) -> Catalog {
+        let names = tensors.iter().enumerate();
+        Catalog {
+            dir: self.dir.clone(),
+            model: self.model.clone(),
+            format: self.format,
+            files: self.files.clone(),
+            absent: self.absent.clone(),
+            metadata: self.metadata.clone(),
+            configs: self.configs.clone(),
+            weight_files: self.weight_files.clone(),
+            lone_file: self.lone_file,
+            shards_missing: self.shards_missing,
+            notes: self.notes.clone(),
+            by_name: names.map(|(i, t)| (t.name.clone(), i as u32)).collect(),
+            tensors,
+        }
+    }
+
     /// Sorts the tensors, refuses a name that two files hold and more bytes than can be added up,
     /// and builds the name table.
     fn assemble(model: PathBuf, parts: Parts) -> Result<Catalog> {

@@ -171,8 +171,12 @@ fn quantised_modules(model: &Model) -> (HashSet<&str>, HashSet<&str>) {
             Ok(_) => &mut decoded,
             Err(_) => &mut damaged,
         };
-        let anchor = recognised.parts.first();
-        modules.extend(anchor.map(|&anchor| module(model.name(anchor))));
+        let anchor = recognised.parts.first().map(|&a| model.name(a));
+        modules.extend(anchor.map(|anchor| match recognised.target {
+            // Stacked experts have their module's name.
+            Target::Anchor if !anchor.ends_with("weight") => anchor,
+            _ => module(anchor),
+        }));
     }
     (decoded, damaged)
 }

@@ -4,7 +4,8 @@
 //! shapes; why it refuses) and a *kernel* (bytes → binary32). [`FORMATS`] is the one list; adding a
 //! format is a file and a line there. Recognition looks at headers and JSON files only. What the
 //! names of a layer's words fuse to, and whether they may, is decided by the one engine in
-//! `model`, from each layer's [`Component`]s.
+//! `model`, from each layer's [`Component`]s. Layers that are stored stacked, one for each expert,
+//! are shown to every format as single ones ([`stacked`]), so that no format need know of them.
 //!
 //! The formulas and rules are those of the formats' own libraries, named in each file. All values
 //! are evaluated in IEEE binary32, round to nearest even, in the order the formula is written,
@@ -14,6 +15,7 @@ use std::cell::OnceCell;
 use std::sync::Arc;
 
 use self::declared::Declared;
+use self::stacked::Stacks;
 use crate::catalog::{Catalog, StoredTensor};
 use crate::dtype::Dtype;
 use crate::error::Result;
@@ -39,6 +41,7 @@ mod read;
 mod scale_grid;
 mod scaled;
 pub(crate) mod simd;
+mod stacked;
 #[cfg(test)]
 pub(crate) mod testing;
 
@@ -237,15 +240,16 @@ pub trait Kernel: Send + Sync {
 
 /// Asks every format about every stored tensor.
 pub fn recognise(catalog: &Catalog) -> Vec<Recognised> {
-    let opened = Opened::new(catalog);
+    let stacks = Stacks::find(catalog);
+    let opened = Opened::new(stacks.as_layers().unwrap_or(catalog));
     let open: Vec<_> = FORMATS.iter().filter_map(|f| f.open(&opened)).collect();
     if open.is_empty() {
         return Vec::new();
     }
     let mut found = Vec::new();
-    for (index, tensor) in catalog.tensors.iter().enumerate() {
+    for (index, tensor) in opened.catalog.tensors.iter().enumerate() {
         let first = open.iter().find_map(|f| f.recognise(index as u32, tensor));
-        found.extend(first);
+        found.extend(first.map(|layer| stacks.stacked(layer)));
     }
     for note in opened.declared.get().map(Declared::notes).iter().flatten() {
         log::warn!("{note}");
@@ -255,7 +259,8 @@ pub fn recognise(catalog: &Catalog) -> Vec<Recognised> {
 
 /// What the formats have to say of the model as a whole, for `ls --why`.
 pub fn remarks(catalog: &Catalog) -> Vec<String> {
-    let opened = Opened::new(catalog);
+    let stacks = Stacks::find(catalog);
+    let opened = Opened::new(stacks.as_layers().unwrap_or(catalog));
     FORMATS.iter().flat_map(|f| f.remarks(&opened)).collect()
 }
 

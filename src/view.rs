@@ -20,6 +20,7 @@ mod concat;
 mod floats;
 mod npy;
 mod recent;
+mod slice;
 
 pub use bytes::{Bytes, Deferred, StoredBytes};
 pub use cast::Cast;
@@ -27,6 +28,7 @@ pub use concat::Concat;
 pub use floats::{FloatSource, Floats};
 pub use npy::{Npy, npy_header};
 pub use recent::Recent;
+pub use slice::Slice;
 
 /// Lazy bytes of an exact, known length. Nothing is computed before it is read.
 pub trait View: Send + Sync {

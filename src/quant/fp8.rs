@@ -27,10 +27,6 @@ pub struct Fp8;
 const SCALES: [&str; 4] = ["weight_scale_inv", "weight_scale", "scale", "qscale_weight"];
 /// Those of FP4 pairs.
 const PAIR_SCALES: [&str; 2] = ["weight_scale_inv", "scale"];
-/// Stacked experts, whose names have no `.weight`: the last components.
-const STACKED: [&str; 2] = ["gate_up_proj", "down_proj"];
-/// What their scale's name adds to theirs.
-const STACKED_SCALE: &str = "_scale_inv";
 /// Values for each scale of FP4 pairs.
 const PAIR_GROUP: u64 = 32;
 
@@ -49,14 +45,12 @@ struct Model<'a>(&'a Opened<'a>);
 
 /// A weight that may be this format's, and its scale, if there is one.
 struct Found<'a> {
-    /// Its module's path, as configs name it.
-    path: &'a str,
-    /// The scale's index and the S of its name; `None` for stacked experts, which join no further.
+    module: Module<'a>,
     scale: Option<Scale>,
 }
 
 /// A scale's index and the S of its name.
-type Scale = (u32, Option<&'static str>);
+type Scale = (u32, &'static str);
 
 /// What is under the scales.
 struct Codes {
@@ -86,28 +80,9 @@ impl Recogniser for Model<'_> {
 
 impl Model<'_> {
     fn find<'t>(&'t self, tensor: &'t StoredTensor, scales: &[&'static str]) -> Option<Found<'t>> {
-        if let Some(module) = Module::of_weight(self.0.catalog, &tensor.name) {
-            let scale = scales
-                .iter()
-                .find_map(|s| Some((module.find(s)?, Some(*s))));
-            let path = module.path();
-            return Some(Found { path, scale });
-        }
-        let (experts, last) = tensor.name.rsplit_once('.')?;
-        if tensor.shape.len() != 3
-            || !STACKED.contains(&last)
-            || experts != "experts" && !experts.ends_with(".experts")
-        {
-            return None;
-        }
-        let scale = self
-            .0
-            .catalog
-            .find(&[&*tensor.name, STACKED_SCALE].concat());
-        Some(Found {
-            path: &tensor.name,
-            scale: scale.map(|index| (index, None)),
-        })
+        let module = Module::of_weight(self.0.catalog, &tensor.name)?;
+        let scale = scales.iter().find_map(|s| Some((module.find(s)?, *s)));
+        Some(Found { module, scale })
     }
 
     fn f8(
@@ -117,12 +92,12 @@ impl Model<'_> {
         dtype: Dtype,
         found: &Found<'_>,
     ) -> Option<Recognised> {
-        let matrix = tensor.shape.len() == 2;
+        let (path, matrix) = (found.module.path(), tensor.shape.len() == 2);
         let outcome = match found.scale {
-            Some(scale) => self.scaled(index, tensor, dtype, found.path, scale),
+            Some(scale) => self.scaled(index, tensor, dtype, path, scale),
             // Left alone, or of a model that is not FP8 at all: plain numbers.
-            None if self.0.declared().kind(found.path, matrix) != Some(Kind::Fp8) => return None,
-            None => Err(self.no_scale(tensor, &SCALES)),
+            None if self.0.declared().kind(path, matrix) != Some(Kind::Fp8) => return None,
+            None => Err(self.no_scale(found, &SCALES)),
         };
         Some(recognised("fp8", index, found, None, outcome))
     }
@@ -152,16 +127,17 @@ impl Model<'_> {
 
     /// FP4 pairs in I8.
     fn pairs(&self, index: u32, tensor: &StoredTensor, found: &Found<'_>) -> Option<Recognised> {
+        let path = found.module.path();
         let outcome = match found.scale {
             Some(scale) => self.scaled_pairs(index, tensor, scale),
             // Only experts are such pairs; another I8 tensor is plain.
-            None if !found.path.contains("experts.")
+            None if !path.contains("experts.")
                 || !self.0.declared().has_fp4_experts()
-                || self.0.declared().kind(found.path, true).is_none() =>
+                || self.0.declared().kind(path, true).is_none() =>
             {
                 return None;
             }
-            None => Err(self.no_scale(tensor, &PAIR_SCALES)),
+            None => Err(self.no_scale(found, &PAIR_SCALES)),
         };
         let values = tensor.numel().checked_mul(2);
         Some(recognised("fp4", index, found, values, outcome))
@@ -194,18 +170,15 @@ impl Model<'_> {
         (scale, suffix): Scale,
     ) -> Result<Layer, String> {
         let (scales, scale_dtype) = self.scales((scale, suffix))?;
-        let components = suffix.map_or(Vec::new(), |suffix| {
-            vec![
-                weight_component(index),
-                scale_component(suffix, scale, &grid),
-            ]
-        });
         Ok(Layer {
             bits: codes.dtype.bits(),
             group_size: codes.group_size,
             shape: codes.shape,
             exact: scale_dtype == Dtype::F8_E8M0,
-            components,
+            components: vec![
+                weight_component(index),
+                scale_component(suffix, scale, &grid),
+            ],
             compatible: format!(
                 "{}, {grid}, scales {}, K {}",
                 codes.name,
@@ -227,14 +200,11 @@ impl Model<'_> {
         Ok((scales, scale_dtype(scales)?))
     }
 
-    fn no_scale(&self, tensor: &StoredTensor, scales: &[&str]) -> String {
-        let names = match Module::of_weight(self.0.catalog, &tensor.name) {
-            Some(module) => module.names(scales),
-            None => format!("{}{STACKED_SCALE}", tensor.name),
-        };
+    fn no_scale(&self, found: &Found<'_>, scales: &[&str]) -> String {
         format!(
-            "{} says it is quantised, but it has no scale ({names}){}",
+            "{} says it is quantised, but it has no scale ({}){}",
             self.0.declared().source(),
+            found.module.names(scales),
             elsewhere(self.0.catalog)
         )
     }

@@ -1,0 +1,339 @@
+//! Experts that are stored stacked: E layers of one format, every one of their tensors with an axis
+//! of E in front, under the name `P.experts.gate_up_proj` or `P.experts.down_proj`. So fused
+//! checkpoints have them, `export/model-fused.safetensors` among them, and so transformers writes
+//! its FP8 experts.
+//!
+//! `.weight` is dropped from such a name, and other ends stay: words are `X` itself, or `X.qweight`
+//! or `X.weight_packed`; beside them stand `X.scales`, `X.weight_scale_inv` … (transformers:
+//! `X_scale_inv`). No format need know of this. Each is shown a catalog in which a stack is a module
+//! like any other, whose tensors are those of the first expert ([`Stacks::as_layers`]): headers say
+//! the same of all experts. What a format then recognises is made the stack again
+//! ([`Stacks::stacked`]): its values are each expert's, decoded by the format's kernel, one after
+//! another.
+
+use std::collections::HashMap;
+use std::ops::Range;
+use std::sync::Arc;
+
+use super::parts::MOST_INPUTS;
+use super::{Facts, Kernel, Layer, Outcome, Recognised, Target};
+use crate::catalog::{Catalog, Format, StoredTensor};
+use crate::dtype::{Dtype, numel};
+use crate::error::Result;
+use crate::view::{Concat, SharedView, Slice};
+
+#[cfg(test)]
+mod tests;
+
+/// Last components of the names of stacks, beneath `experts`.
+const NAMES: [&str; 2] = ["gate_up_proj", "down_proj"];
+/// The float weight's own end, which a stack's name leaves out.
+const WEIGHT: &str = "weight";
+/// What the name of a stack's words may end with, besides.
+const WORDS: [&str; 2] = ["qweight", "weight_packed"];
+/// How transformers names the scales of stacked FP8 experts: with no dot before.
+const SCALE_INV: &str = "_scale_inv";
+/// Experts of a stack, at most: each has a kernel's state of its own. (Models have hundreds.)
+const MOST_EXPERTS: u64 = 1 << 14;
+
+/// The stacks of a model.
+#[derive(Default)]
+pub struct Stacks {
+    stacks: Vec<Stack>,
+    /// A tensor's stack, by index, and how it belongs to it.
+    members: HashMap<u32, (usize, Cut)>,
+    /// The model as formats are to see it; `None` where nothing is stacked.
+    as_layers: Option<Catalog>,
+}
+
+/// Experts under one name.
+#[derive(Clone)]
+struct Stack {
+    name: String,
+    experts: u64,
+}
+
+/// Which bytes of a stack's tensor are one expert's.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Cut {
+    /// One of E equal slices.
+    Slice,
+    /// All: one number that holds for every expert.
+    Whole,
+    /// None can be told: there is no axis of E in front.
+    Misfit,
+}
+
+impl Cut {
+    fn of(tensor: &StoredTensor, experts: u64) -> Cut {
+        // A vector of E numbers could as well be one for each of E rows.
+        let sliced = tensor.shape.len() >= 2 && tensor.shape[0] == experts;
+        if sliced && tensor.nbytes.is_multiple_of(experts) {
+            Cut::Slice
+        } else if tensor.numel() == 1 {
+            Cut::Whole
+        } else {
+            Cut::Misfit
+        }
+    }
+
+    /// Those of expert `e`, where all of them have `len`.
+    fn bytes(self, len: u64, e: u64, experts: u64) -> Range<u64> {
+        match self {
+            Cut::Slice => len / experts * e..len / experts * (e + 1),
+            Cut::Whole | Cut::Misfit => 0..len,
+        }
+    }
+}
+
+/// A tensor that may belong to a stack: its index, and the end of the name that it has in a module.
+type Member<'a> = (u32, &'a str);
+
+impl Stacks {
+    /// Those that the names, dtypes and shapes of a catalog show.
+    pub fn find(catalog: &Catalog) -> Stacks {
+        let mut named: HashMap<&str, Vec<Member<'_>>> = HashMap::new();
+        for (i, tensor) in catalog.tensors.iter().enumerate() {
+            if let Some((name, last)) = split(&tensor.name) {
+                named.entry(name).or_default().push((i as u32, last));
+            }
+        }
+        let mut found = Stacks::default();
+        let mut tensors = Vec::new();
+        for (name, members) in named {
+            let Some(words) = words(catalog, name, &members) else {
+                continue;
+            };
+            if tensors.is_empty() {
+                tensors.clone_from(&catalog.tensors);
+            }
+            let experts = catalog.tensors[words as usize].shape[0];
+            for (index, last) in members {
+                let tensor = &mut tensors[index as usize];
+                // Stored values of that name are nobody's words.
+                if last == WEIGHT && index != words {
+                    continue;
+                }
+                let cut = Cut::of(tensor, experts);
+                tensor.name = format!("{name}.{last}").into();
+                if cut == Cut::Slice {
+                    tensor.shape = tensor.shape[1..].into();
+                    tensor.nbytes /= experts;
+                }
+                found.members.insert(index, (found.stacks.len(), cut));
+            }
+            let name = name.to_string();
+            found.stacks.push(Stack { name, experts });
+        }
+        if !found.stacks.is_empty() {
+            found.as_layers = Some(catalog.described_as(tensors));
+        }
+        found
+    }
+
+    /// The model with every stack as the layer of its first expert, if it has stacks. Tensors have
+    /// the indexes that they have in the model itself.
+    pub fn as_layers(&self) -> Option<&Catalog> {
+        self.as_layers.as_ref()
+    }
+
+    /// What was recognised in that catalog, as what the model itself has.
+    pub fn stacked(&self, found: Recognised) -> Recognised {
+        let anchor = found.parts.first().and_then(|i| self.members.get(i));
+        let Some(&(at, _)) = anchor else {
+            return found;
+        };
+        let stack = &self.stacks[at];
+        let outcome = match (self.cuts(at, &found.parts), found.outcome) {
+            (Err(reason), _) => Outcome::Damaged(reason),
+            (_, Outcome::Damaged(reason)) => Outcome::Damaged(stack.each(&reason)),
+            (Ok(cuts), Outcome::Layer(layer)) => stack.layer(&layer, cuts).into(),
+            (Ok(cuts), Outcome::Facts(facts)) => match self.cuts(at, &facts.sources) {
+                Ok(sources) => Outcome::Facts(stack.facts(facts, sources, cuts)),
+                Err(reason) => Outcome::Damaged(reason),
+            },
+        };
+        Recognised {
+            method: found.method,
+            parts: found.parts,
+            target: match found.target {
+                Target::Anchor => Target::Anchor,
+                Target::Named(_) => Target::Named(stack.name.clone()),
+            },
+            parameters: found.parameters.map(|n| n.saturating_mul(stack.experts)),
+            outcome,
+        }
+    }
+
+    /// How each of `parts` is cut, if the stack can be taken apart.
+    fn cuts(&self, at: usize, parts: &[u32]) -> std::result::Result<Vec<Cut>, String> {
+        let Stack { experts, name } = &self.stacks[at];
+        if *experts > MOST_EXPERTS {
+            return Err(format!(
+                "'{name}' is a stack of {experts} experts, at most {MOST_EXPERTS} are decoded"
+            ));
+        }
+        let cut = |index: &u32| match self.members.get(index) {
+            Some(&(own, cut)) if own == at && cut != Cut::Misfit => Ok(cut),
+            _ => Err(self.misfit(at, *index)),
+        };
+        parts.iter().map(cut).collect()
+    }
+
+    fn misfit(&self, at: usize, index: u32) -> String {
+        let Stack { experts, name } = &self.stacks[at];
+        let tensors = self.as_layers.as_ref().map(|c| &c.tensors);
+        match tensors.and_then(|t| t.get(index as usize)) {
+            Some(part) => format!(
+                "'{name}' is a stack of {experts} experts, but '{}' {:?} is not for as many: an axis of {experts} is due in front",
+                part.name, part.shape
+            ),
+            None => format!("'{name}' is a stack of {experts} experts and lacks a part"),
+        }
+    }
+}
+
+impl Stack {
+    fn each(&self, reason: &str) -> String {
+        format!("each of {} stacked layers: {reason}", self.experts)
+    }
+
+    /// E layers such as `one`, whose parts are cut so.
+    fn layer(&self, one: &Layer, cuts: Vec<Cut>) -> std::result::Result<Layer, String> {
+        let experts = self.experts;
+        let inputs = one.shape.last().and_then(|k| k.checked_mul(experts));
+        if inputs.is_none_or(|inputs| inputs > MOST_INPUTS) {
+            return Err(format!(
+                "'{}' is a stack of {experts} layers {:?}, and at most {MOST_INPUTS} inputs are decoded together",
+                self.name, one.shape
+            ));
+        }
+        let shape: Box<[u64]> = [&[experts], &*one.shape].concat().into();
+        if numel(&shape).and_then(|n| n.checked_mul(4)).is_none() {
+            return Err(format!("shape {shape:?} overflows 64 bits"));
+        }
+        Ok(Layer {
+            bits: one.bits,
+            group_size: one.group_size,
+            shape,
+            exact: one.exact,
+            // Nothing is made of stacks: they are what is made.
+            components: Vec::new(),
+            compatible: format!("{experts} stacked: {}", one.compatible),
+            kernel: Arc::new(Each {
+                kernel: one.kernel.clone(),
+                experts,
+                cuts,
+            }),
+        })
+    }
+
+    /// Facts of every expert, which must come to the same layer.
+    fn facts(&self, facts: Facts, sources: Vec<Cut>, cuts: Vec<Cut>) -> Facts {
+        let stack = self.clone();
+        let Facts {
+            sources: indexes,
+            finish,
+        } = facts;
+        Facts {
+            sources: indexes,
+            finish: Box::new(move |bytes| {
+                let own = |e: u64| -> Vec<Vec<u8>> {
+                    let both = bytes.iter().zip(&sources);
+                    both.map(|(bytes, cut)| {
+                        let run = cut.bytes(bytes.len() as u64, e, stack.experts);
+                        bytes[run.start as usize..run.end as usize].to_vec()
+                    })
+                    .collect()
+                };
+                let one = finish(&own(0)).map_err(|why| stack.each(&why))?;
+                for e in 1..stack.experts {
+                    let other = finish(&own(e)).map_err(|why| format!("expert {e}: {why}"))?;
+                    if other.shape != one.shape || other.compatible != one.compatible {
+                        return Err(format!(
+                            "stacked layers must be alike: expert 0 is {:?}, {}, expert {e} is {:?}, {}",
+                            one.shape, one.compatible, other.shape, other.compatible
+                        ));
+                    }
+                }
+                stack.layer(&one, cuts.clone())
+            }),
+        }
+    }
+}
+
+/// The stack that a tensor would belong to by its name, and the end of the name that it would have
+/// in a module of the stack's name.
+fn split(name: &str) -> Option<(&str, &str)> {
+    let (head, last) = name.rsplit_once('.')?;
+    if is_stack(head) {
+        return Some((head, last));
+    }
+    if is_stack(name) {
+        return Some((name, WEIGHT));
+    }
+    let name = name.strip_suffix(SCALE_INV)?;
+    is_stack(name).then_some((name, "weight_scale_inv"))
+}
+
+fn is_stack(name: &str) -> bool {
+    let Some((experts, last)) = name.rsplit_once('.') else {
+        return false;
+    };
+    NAMES.contains(&last) && (experts == "experts" || experts.ends_with(".experts"))
+}
+
+/// The stack's words, if it is one: matrices, stacked. A stored `X.weight` is a module of its own,
+/// and formats that stack know so.
+fn words(catalog: &Catalog, name: &str, members: &[Member<'_>]) -> Option<u32> {
+    let tensor = |index: u32| &catalog.tensors[index as usize];
+    let stored = |last: &str| members.iter().find(|m| m.1 == last).map(|m| m.0);
+    let weights = members.iter().filter(|m| m.1 == WEIGHT);
+    if weights.clone().any(|m| *tensor(m.0).name != *name) {
+        return None;
+    }
+    let bare = weights.map(|m| m.0).filter(|&i| {
+        let dtype = tensor(i).dtype.known();
+        // In a manifest words are called `weight`, and others of U32 are integers.
+        let integers = catalog.format == Format::Manifest && dtype == Some(Dtype::U32);
+        dtype.is_some_and(|d| !d.is_plain_float()) && !integers
+    });
+    let mut words = bare.chain(WORDS.into_iter().filter_map(stored));
+    words.find(|&i| matches!(*tensor(i).shape, [experts, _, _] if experts > 0))
+}
+
+/// A kernel, for each expert in turn.
+struct Each {
+    kernel: Arc<dyn Kernel>,
+    experts: u64,
+    /// Of the parts.
+    cuts: Vec<Cut>,
+}
+
+impl Each {
+    /// The parts of expert `e`.
+    fn parts(&self, e: u64, parts: &[SharedView]) -> Vec<SharedView> {
+        let both = parts.iter().zip(&self.cuts);
+        both.map(|(part, cut)| {
+            let run = cut.bytes(part.len(), e, self.experts);
+            Arc::new(Slice::new(part.clone(), run.start, run.end - run.start)) as SharedView
+        })
+        .collect()
+    }
+}
+
+impl Kernel for Each {
+    fn view(&self, parts: &[SharedView]) -> Result<SharedView> {
+        let each = (0..self.experts).map(|e| self.kernel.view(&self.parts(e, parts)));
+        Ok(Arc::new(Concat::new(each.collect::<Result<_>>()?, 1)))
+    }
+
+    fn check(&self, parts: &[SharedView]) -> Vec<String> {
+        let problems = (0..self.experts).flat_map(|e| {
+            let own = self.kernel.check(&self.parts(e, parts));
+            own.into_iter()
+                .map(move |problem| format!("expert {e}: {problem}"))
+        });
+        problems.collect()
+    }
+}

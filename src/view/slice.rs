@@ -1,0 +1,36 @@
+//! A run of another view's bytes.
+
+use super::{SharedView, View};
+use crate::catalog::MappedSlice;
+use crate::error::Result;
+
+/// `len` bytes of a view from `start` on, which must lie within it.
+pub struct Slice {
+    of: SharedView,
+    start: u64,
+    len: u64,
+}
+
+impl Slice {
+    /// Those bytes of `of`.
+    pub fn new(of: SharedView, start: u64, len: u64) -> Slice {
+        debug_assert!(start + len <= of.len());
+        Slice { of, start, len }
+    }
+}
+
+impl View for Slice {
+    fn len(&self) -> u64 {
+        self.len
+    }
+
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
+        debug_assert!(offset + buf.len() as u64 <= self.len);
+        self.of.read_at(self.start + offset, buf)
+    }
+
+    fn mapped(&self, offset: u64, len: usize) -> Option<MappedSlice<'_>> {
+        debug_assert!(offset + len as u64 <= self.len);
+        self.of.mapped(self.start + offset, len)
+    }
+}
