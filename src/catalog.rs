@@ -27,6 +27,7 @@ pub use check::{Problem, check};
 pub use config::{Configs, Unused};
 pub use mapped_file::{MappedSlice, SourceFile, Stat};
 pub use order::natural;
+pub(crate) use safetensors::METADATA;
 pub use safetensors::{HeaderProblem, check_header};
 
 /// A range of bytes of a file.

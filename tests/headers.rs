@@ -112,3 +112,18 @@ proptest! {
         compare(&header);
     }
 }
+
+/// What the fuzzer begins with, and what it has found.
+#[test]
+fn the_fuzzers_seeds() {
+    let seeds = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz/seeds/header");
+    for seed in std::fs::read_dir(seeds).unwrap() {
+        let seed = std::fs::read(seed.unwrap().path()).unwrap();
+        let (header, data) = seed.split_last_chunk::<2>().unwrap();
+        let header = std::str::from_utf8(header).unwrap();
+        let bytes = file(header, u16::from_le_bytes(*data).into());
+        let sound = check_header(header.as_bytes(), bytes.len() as u64).is_empty();
+        assert_eq!(sound, SafeTensors::deserialize(&bytes).is_ok(), "{header}");
+        compare(&bytes);
+    }
+}

@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
 
-use safetensors::tensor::Metadata;
+use safetensors::tensor::{Metadata, TensorInfo};
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
@@ -14,6 +14,8 @@ use super::{SourceFile, StoredTensor, impostor};
 use crate::dtype::{Dtype, ElementType, numel};
 use crate::error::{Error, Result};
 
+/// The key of a header that is no tensor.
+pub(crate) const METADATA: &str = "__metadata__";
 /// The length field before the header.
 pub(super) const LENGTH_FIELD: usize = 8;
 /// The library's limit on headers, in bytes.
@@ -171,9 +173,13 @@ impl fmt::Display for HeaderProblem {
     }
 }
 
-/// A header's entries in file order, with repeated keys kept apart: the last one counts, as in the
-/// safetensors library.
-struct Entries(Vec<(String, Entry)>);
+/// A header's entries in file order. Of a key that is there twice the last one counts, as in the
+/// safetensors library, which yet refuses a file where any of the others is no entry.
+#[derive(Default)]
+struct Entries {
+    last: Vec<(String, Entry)>,
+    earlier: Vec<(String, Entry)>,
+}
 
 /// What stands under a key of a header.
 #[derive(Deserialize)]
@@ -244,18 +250,21 @@ impl<'de> Deserialize<'de> for Entries {
                 self,
                 mut map: A,
             ) -> std::result::Result<Entries, A::Error> {
-                let mut all: Vec<(String, Entry)> = Vec::new();
+                let mut all = Entries::default();
                 let mut place: HashMap<String, usize> = HashMap::new();
                 while let Some((k, v)) = map.next_entry::<String, Entry>()? {
                     match place.get(&k) {
-                        Some(&i) => all[i].1 = v,
+                        Some(&i) => {
+                            let earlier = std::mem::replace(&mut all.last[i].1, v);
+                            all.earlier.push((k, earlier));
+                        }
                         None => {
-                            place.insert(k.clone(), all.len());
-                            all.push((k, v));
+                            place.insert(k.clone(), all.last.len());
+                            all.last.push((k, v));
                         }
                     }
                 }
-                Ok(Entries(all))
+                Ok(all)
             }
         }
         d.deserialize_map(Visitor)
@@ -285,23 +294,27 @@ fn examine(header: &[u8], file_len: u64) -> (Vec<HeaderProblem>, Vec<Arc<str>>) 
         }
     };
     let entries = match serde_json::from_str::<Entries>(text) {
-        Ok(Entries(entries)) => entries,
+        Ok(entries) => entries,
         Err(e) => return whole(format!("header is not a JSON object: {e}")),
     };
-    let mut problems = Vec::new();
+    let mut problems: Vec<_> = entries
+        .earlier
+        .into_iter()
+        .filter_map(check_earlier)
+        .collect();
     let mut spans = Vec::new();
     let mut names = Vec::new();
-    for (name, entry) in entries {
+    for (name, entry) in entries.last {
         let repeated = entry.repeated().map(|key| format!("has '{key}' twice"));
         let value = entry.into_value();
-        if name == "__metadata__" {
+        if name == METADATA {
             let strings = value
                 .as_object()
                 .is_some_and(|m| m.values().all(Value::is_string));
             if !strings && !value.is_null() {
                 problems.push(HeaderProblem {
                     tensor: None,
-                    problem: "__metadata__ is not an object of strings".into(),
+                    problem: format!("{METADATA} is not an object of strings"),
                 });
             }
             continue;
@@ -317,6 +330,27 @@ fn examine(header: &[u8], file_len: u64) -> (Vec<HeaderProblem>, Vec<Arc<str>>) 
     }
     let data_len = file_len.saturating_sub((LENGTH_FIELD + header.len()) as u64);
     (check_layout(spans, data_len, problems), names)
+}
+
+/// An entry whose name comes again further on: it counts for nothing, but must be an entry.
+fn check_earlier((name, entry): (String, Entry)) -> Option<HeaderProblem> {
+    if name == METADATA {
+        let problem = format!("has '{METADATA}' twice");
+        return Some(HeaderProblem {
+            tensor: None,
+            problem,
+        });
+    }
+    let problem = match entry.repeated() {
+        Some(key) => format!("has '{key}' twice"),
+        None => serde_json::from_value::<TensorInfo>(entry.into_value())
+            .err()?
+            .to_string(),
+    };
+    Some(HeaderProblem {
+        problem: format!("is there twice, and the first entry is none: {problem}"),
+        tensor: Some(name),
+    })
 }
 
 /// One tensor by itself: its span, or what is wrong.

@@ -12,7 +12,7 @@ use signal_hook::iterator::Signals;
 use super::Usage;
 use super::daemon::{self, Side};
 use super::logging::Destination;
-use crate::catalog::OpenOptions;
+use crate::catalog::{Catalog, OpenOptions};
 use crate::cli::MountArgs;
 use crate::fs::Fs;
 use crate::fuse::{self, MountOptions};
@@ -72,9 +72,7 @@ fn start(args: &MountArgs) -> Result<Started> {
             synthetic: !flags.no_synthetic,
         },
     )?;
-    for note in &model.catalog.notes {
-        log::info!("{note}");
-    }
+    say_what_is_odd(&model.catalog);
     let model = Arc::new(model);
     let gpu = gpu::Config {
         access: args.gpu,
@@ -104,6 +102,19 @@ fn start(args: &MountArgs) -> Result<Started> {
         line,
         signals,
     })
+}
+
+/// What a user should know of the model, though it can be served.
+fn say_what_is_odd(catalog: &Catalog) {
+    for note in &catalog.notes {
+        log::info!("{note}");
+    }
+    for unused in &catalog.configs.unused {
+        log::warn!("{unused}");
+    }
+    if catalog.shards_missing {
+        eprintln!("stfs: by their numbers, shards are missing: 'stfs verify' lists them");
+    }
 }
 
 /// Serves until it is unmounted, or a signal says to.

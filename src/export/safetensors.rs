@@ -4,6 +4,7 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 
 use super::{Item, Plan};
+use crate::catalog::METADATA;
 use crate::meta::push_json;
 use crate::model::Model;
 
@@ -11,9 +12,6 @@ use crate::model::Model;
 const DATA_ALIGN: usize = 4096;
 /// What tensors are aligned to, as far as a format without holes allows.
 const TENSOR_ALIGN: u64 = 64;
-
-/// The key of a header that is no tensor.
-const METADATA: &str = "__metadata__";
 
 /// The file that holds `items` (in natural order of their names). A tensor named `__metadata__`, as
 /// a manifest may have one, is left out: in this format the name means something else.
