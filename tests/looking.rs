@@ -78,6 +78,30 @@ fn stat_has_exactly_the_keys_of_the_contract() {
     out(2, &["stat"]);
 }
 
+/// A finite value that binary32 cannot hold is no infinity.
+#[test]
+fn stat_sees_binary64_as_it_is() {
+    let dir = tempfile::tempdir().unwrap();
+    let values = [0.1f64, 0.2, 1e-50, -1e300];
+    let bytes: Vec<u8> = values.iter().flat_map(|v| v.to_le_bytes()).collect();
+    let view = TensorView::new(Dtype::F64, vec![4], &bytes).unwrap();
+    let path = dir.path().join("model.safetensors");
+    serialize_to_file([("w", view)], None, &path).unwrap();
+    let m = path.to_str().unwrap();
+    let found = json_of(0, &["stat", "--check", "--json", m]);
+    for (key, value) in [
+        ("min", json!(-1e300)),
+        ("max", json!(0.2)),
+        ("mean", json!(-2.5e299)),
+        ("zeros", json!(0)),
+        ("nan", json!(0)),
+        ("inf", json!(0)),
+    ] {
+        assert_eq!(found[0][key], value, "{key}");
+    }
+    assert!(out(0, &["show", m, "w"]).contains("max 0.2"));
+}
+
 #[test]
 fn diff_tells_shape_from_dtype_from_value() {
     let (_a, a) = model(&[

@@ -18,7 +18,6 @@ use crate::compare::{self, Distance};
 use crate::dtype::{Dtype, numel};
 use crate::model::Model;
 use crate::text::{printable, short};
-use crate::view::View;
 
 /// One side of the comparison.
 struct Side {
@@ -136,7 +135,10 @@ fn compare_pair(
         if raw_a.len() == raw_b.len() && compare::same_bytes(&*raw_a, &*raw_b)? {
             return Ok(None);
         }
-        if let Some(distance) = wide(&a.dtype, &*raw_a, &*raw_b, step)? {
+        if raw_a.len() == raw_b.len()
+            && let (Some(x), Some(y)) = (a.wide(raw_a), b.wide(raw_b))
+        {
+            let distance = compare::values(&x, &y, step)?;
             // Integers that binary64 cannot tell apart differ all the same.
             let differs = distance.differs() || *a.dtype != *Dtype::F64.name();
             return Ok(differs.then_some(("value", Some(distance))));
@@ -152,26 +154,6 @@ fn compare_pair(
         (true, true) => Some(("value", distance)),
         (true, false) => None,
     })
-}
-
-/// The distance of tensors whose elements binary32 cannot hold; `None` for other dtypes.
-fn wide(
-    dtype: &str,
-    a: &dyn View,
-    b: &dyn View,
-    step: &(dyn Fn(u64) + Sync),
-) -> crate::Result<Option<Distance>> {
-    let Some(dtype) = Dtype::from_name(dtype).filter(|_| a.len() == b.len()) else {
-        return Ok(None);
-    };
-    Ok(Some(match dtype {
-        Dtype::F64 => compare::wide(a, b, f64::from_le_bytes, step)?,
-        Dtype::I64 => compare::wide(a, b, |e| i64::from_le_bytes(e) as f64, step)?,
-        Dtype::U64 => compare::wide(a, b, |e| u64::from_le_bytes(e) as f64, step)?,
-        Dtype::I32 => compare::wide(a, b, |e| i32::from_le_bytes(e).into(), step)?,
-        Dtype::U32 => compare::wide(a, b, |e| u32::from_le_bytes(e).into(), step)?,
-        _ => return Ok(None),
-    }))
 }
 
 fn print_json(out: &mut impl Write, found: &Found<'_>) -> Result<()> {

@@ -12,6 +12,7 @@ use super::table::Align::{Left, Right};
 use super::table::Table;
 use super::weights::{Weight, weights};
 use crate::cli::StatArgs;
+use crate::dtype::numel;
 use crate::error::Error;
 use crate::model::Model;
 use crate::statistics::{Summary, summarize};
@@ -39,11 +40,9 @@ pub(super) fn run(args: &StatArgs) -> Result<ExitCode> {
         progress.print(&mut out, &table.head())?;
     }
     for weight in &weights {
-        let view = model
-            .f32(weight.id)?
-            .ok_or_else(|| Error::NotFound(format!("'{}' has no values", weight.name)))?;
-        let step = progress.piece(view.len() / 4, weight.stored_bytes);
-        let summary = summarize(&*view, !args.json, &step)
+        let numel = numel(&weight.shape).unwrap_or(0);
+        let step = progress.piece(numel, weight.stored_bytes);
+        let summary = summary(&model, weight, !args.json, &step)
             .map_err(|e| anyhow::Error::from(e).context(format!("tensor '{}'", weight.name)))?;
         bad += usize::from(summary.nan + summary.inf > 0);
         match args.json {
@@ -64,15 +63,32 @@ pub(super) fn run(args: &StatArgs) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// Of the values as stored where binary32 cannot hold them, else of the `f32`.
+fn summary(
+    model: &Model,
+    weight: &Weight,
+    histogram: bool,
+    step: &(dyn Fn(u64) + Sync),
+) -> crate::Result<Summary> {
+    if !model.is_dequantized(weight.id)
+        && let Some(wide) = weight.wide(model.raw(weight.id)?)
+    {
+        return summarize(&wide, histogram, step);
+    }
+    let values = model
+        .f32(weight.id)?
+        .ok_or_else(|| Error::NotFound("it has no values".into()))?;
+    summarize(&*values, histogram, step)
+}
+
 /// The JSON object of the contract; `null` where there is no finite value.
 fn object(weight: &Weight, s: &Summary) -> Value {
     json!({
         "name": &*weight.name,
         "dtype": &*weight.dtype,
         "shape": weight.shape,
-        // As binary64, which says exactly which binary32 it is.
-        "min": s.min().map(f64::from),
-        "max": s.max().map(f64::from),
+        "min": s.min(),
+        "max": s.max(),
         "mean": s.mean(),
         "std": s.std(),
         "zeros": s.zeros,
@@ -131,8 +147,8 @@ fn row(weight: &Weight, s: &Summary) -> [String; 11] {
         name,
         dtype,
         shape,
-        number(s.min().map(f64::from)),
-        number(s.max().map(f64::from)),
+        number(s.min()),
+        number(s.max()),
         number(s.mean()),
         number(s.std()),
         thousands(s.zeros),
