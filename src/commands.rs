@@ -162,3 +162,14 @@ fn matcher(glob: Option<&str>) -> Result<impl Fn(&str) -> bool + use<>> {
     };
     Ok(move |name: &str| compiled.as_ref().is_none_or(|m| m.is_match(name)))
 }
+
+/// A glob that matches nothing is a mistake in it, which a script must notice: an error, also after
+/// an empty answer in JSON.
+fn check_matched(glob: Option<&str>, found: usize, what: &str) -> Result<()> {
+    match glob {
+        Some(glob) if found == 0 => {
+            anyhow::bail!("no {what} matches '{glob}'; 'stfs ls MODEL' lists all tensors")
+        }
+        _ => Ok(()),
+    }
+}

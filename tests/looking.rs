@@ -74,6 +74,10 @@ fn stat_has_exactly_the_keys_of_the_contract() {
     out(0, &["stat", "--check", &m, "c"]);
     out(2, &["stat", "--check", &m, "no such*"]);
     out(1, &["stat", &m, "no such*"]);
+    // A typo in a script's glob is not a clean bill of health.
+    let check = ["stat", "--check", "--json", &m, "no such*"];
+    assert_eq!(json_of(2, &check), json!([]));
+    assert_eq!(json_of(1, &["stat", "--json", &m, "no such*"]), json!([]));
     out(2, &["stat", "--check", "/nonexistent"]);
     out(2, &["stat"]);
 }

@@ -28,10 +28,16 @@ pub(super) fn run(args: &StatArgs) -> Result<ExitCode> {
         .into_iter()
         .filter(|w| w.is_values && wanted(&w.name))
         .collect();
-    if let (Some(glob), true) = (&args.glob, weights.is_empty() && !args.json) {
-        anyhow::bail!("no weight matches '{glob}'; 'stfs ls MODEL' lists all tensors");
-    }
     let mut out = BufWriter::new(io::stdout().lock());
+    let matched = super::check_matched(args.glob.as_deref(), weights.len(), "weight");
+    if matched.is_err() {
+        if args.json {
+            super::write_json(&mut out, &[(); 0])?;
+            out.flush()?;
+        }
+        note_damaged(&model);
+        matched?;
+    }
     let mut progress = Progress::new(weights.iter().map(|w| w.stored_bytes).sum());
     let table = table(&weights);
     let mut objects = Vec::new();

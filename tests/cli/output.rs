@@ -88,8 +88,15 @@ fn ls_is_a_table_that_a_glob_narrows() {
             .len(),
         12
     );
+    // A glob that matches nothing is an error, in JSON after the empty answer.
     ls(&dir, &["nothing*"]).fails(&["nothing*", "stfs ls"]);
-    assert_eq!(ls(&dir, &["nothing*", "--json"]).ok().json(), json!([]));
+    ls(&dir, &["nothing*", "--tree"]).fails(&["nothing*", "stfs ls"]);
+    let ran = ls(&dir, &["nothing*", "--json"]);
+    assert_eq!((ran.code, ran.json()), (1, json!([])), "{ran:?}");
+    assert!(ran.err.contains("nothing*"), "{ran:?}");
+    let ran = ls(&dir, &["nothing*", "--tree", "--json"]);
+    assert_eq!((ran.code, &ran.json()["tensors"]), (1, &json!(0)));
+    ls(&dir, &["nothing*", "--why"]).ok();
     assert_eq!(
         ls(&dir, &["--no-synthetic"]).ok().out.lines().count(),
         all.len()
