@@ -7,7 +7,7 @@ use anyhow::Result;
 use serde_json::{Value, json};
 
 use super::table::Align::{Left, Right};
-use super::table::Table;
+use super::table::{self, Table};
 use crate::cli::LsArgs;
 use crate::model::{Model, Origin, Tensor, TensorId};
 use crate::quant;
@@ -36,7 +36,7 @@ pub(super) fn run(args: &LsArgs) -> Result<ExitCode> {
         let tensors = tensors(&model, wanted);
         match args.json {
             true => json(&model, &tensors, &mut out)?,
-            false => table(&model, &tensors, &mut out)?,
+            false => rows(&model, &tensors, &mut out)?,
         }
         super::check_matched(glob, tensors.len(), "tensor")
     };
@@ -71,12 +71,12 @@ fn json(model: &Model, tensors: &[(TensorId, &Tensor)], out: &mut impl Write) ->
     super::write_json(out, &all)
 }
 
-fn table(model: &Model, tensors: &[(TensorId, &Tensor)], out: &mut impl Write) -> Result<()> {
+fn rows(model: &Model, tensors: &[(TensorId, &Tensor)], out: &mut impl Write) -> Result<()> {
     let rows: Vec<[String; 5]> = tensors
         .iter()
         .map(|&(id, t)| {
             [
-                printable(model.name(id)).into_owned(),
+                table::name(model.name(id)).into_owned(),
                 printable(t.dtype.name()).into_owned(),
                 format!("{:?}", t.shape),
                 bytes(t.nbytes),
@@ -122,7 +122,7 @@ fn why(
         return super::write_json(out, &all);
     }
     for (name, why) in reasons {
-        writeln!(out, "{}: {}", printable(name), printable(why))?;
+        writeln!(out, "{}: {}", table::name(name), printable(why))?;
     }
     let catalog = &model.catalog;
     let remarks = quant::remarks(catalog);

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use super::progress::Progress;
 use super::show::EIGHTHS;
 use super::table::Align::{Left, Right};
-use super::table::Table;
+use super::table::{self, Table};
 use super::weights::{Weight, weights};
 use crate::cli::StatArgs;
 use crate::dtype::numel;
@@ -39,7 +39,7 @@ pub(super) fn run(args: &StatArgs) -> Result<ExitCode> {
         matched?;
     }
     let mut progress = Progress::new(weights.iter().map(|w| w.stored_bytes).sum());
-    let table = table(&weights);
+    let table = columns(&weights);
     let mut objects = Vec::new();
     let mut bad = 0;
     if !args.json {
@@ -116,7 +116,7 @@ fn note_damaged(model: &Model) {
 }
 
 /// The table, whose columns are as wide as they will need be before its rows are known.
-fn table(weights: &[Weight]) -> Table<11> {
+fn columns(weights: &[Weight]) -> Table<11> {
     let mut table = Table::new([
         ("name", Left),
         ("dtype", Left),
@@ -140,7 +140,7 @@ fn table(weights: &[Weight]) -> Table<11> {
 /// What a weight is.
 fn labels(weight: &Weight) -> [String; 3] {
     [
-        printable(&weight.name).into_owned(),
+        table::name(&weight.name).into_owned(),
         printable(&weight.dtype).into_owned(),
         format!("{:?}", weight.shape),
     ]

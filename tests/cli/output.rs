@@ -130,6 +130,15 @@ fn ls_tree_folds_like_layers() {
     assert_eq!(leaf["name"], "model.layers.7.self_attn.q_proj.weight");
 }
 
+#[test]
+fn an_empty_name_is_seen() {
+    let dir = ModelDir::of(&[tensor("", Dtype::F32, &[2]), tensor("a", Dtype::F32, &[2])]);
+    let stat = stfs([Path::new("stat"), dir.path()]).ok().out;
+    for text in [ls(&dir, &[]).ok().out, ls(&dir, &["--tree"]).ok().out, stat] {
+        assert!(text.contains("\"\"  "), "{text}");
+    }
+}
+
 /// Every level once held the text of all that is below it.
 #[test]
 fn ls_tree_takes_memory_for_the_names_once() {
