@@ -145,6 +145,27 @@ fn diff_tells_shape_from_dtype_from_value() {
     out(2, &["diff", &a]);
 }
 
+/// The distance of the rest would read as "hardly changed".
+#[test]
+fn diff_has_no_distance_where_nan_or_inf_came_or_went() {
+    let inf = f32::INFINITY;
+    let (_a, a) = model(&[("i", &[3], &[1.0, inf, 2.0]), ("n", &[2], &[1.0, 2.0])]);
+    let (_b, b) = model(&[
+        ("i", &[3], &[1.0, -inf, 2.0]),
+        ("n", &[2], &[f32::NAN, 2.0]),
+    ]);
+    let change = |name: &str| {
+        json!({"name": name, "what": "value", "max_abs": null, "max_rel": null, "cosine": null,
+            "non_finite": 1})
+    };
+    assert_eq!(
+        json_of(1, &["diff", "--json", &a, &b])["changed"],
+        json!([change("i"), change("n")])
+    );
+    let text = out(1, &["diff", &a, &b]);
+    assert_eq!(text.matches("1 NaN or Inf differ").count(), 2, "{text}");
+}
+
 #[test]
 fn verify_finds_more_than_one_problem() {
     let (dir, m) = model(&[("a", &[2], &[1.0, 2.0])]);

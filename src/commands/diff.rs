@@ -7,11 +7,11 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use anyhow::Result;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::progress::Progress;
 use super::table::Align::{Left, Right};
-use super::table::Table;
+use super::table::{self, Table};
 use super::weights::{Weight, weights};
 use crate::cli::{DiffArgs, ModelArgs};
 use crate::compare::{self, Distance};
@@ -156,21 +156,26 @@ fn compare_pair(
     })
 }
 
+/// The JSON object of a change. Where NaN or Inf came or went there is no distance, and how far the
+/// rest lies apart (often 0, with a cosine of 1) must not be taken for one.
+fn change(c: &Change<'_>) -> Value {
+    let d = c.distance.filter(|d| d.odd == 0);
+    let mut object = json!({
+        "name": &*c.from.name,
+        "what": c.what,
+        "max_abs": d.and_then(|d| d.max_abs()),
+        "max_rel": d.and_then(|d| d.max_rel()),
+        "cosine": d.and_then(|d| d.cosine()),
+    });
+    if let Some(odd) = c.distance.map(|d| d.odd).filter(|&n| n > 0) {
+        object["non_finite"] = json!(odd);
+    }
+    object
+}
+
 fn print_json(out: &mut impl Write, found: &Found<'_>) -> Result<()> {
     let names = |all: &[&Weight]| all.iter().map(|w| w.name.to_string()).collect::<Vec<_>>();
-    let changed: Vec<_> = found
-        .changed
-        .iter()
-        .map(|c| {
-            json!({
-                "name": &*c.from.name,
-                "what": c.what,
-                "max_abs": c.distance.and_then(|d| d.max_abs()),
-                "max_rel": c.distance.and_then(|d| d.max_rel()),
-                "cosine": c.distance.and_then(|d| d.cosine()),
-            })
-        })
-        .collect();
+    let changed: Vec<_> = found.changed.iter().map(change).collect();
     let all = json!({
         "added": names(&found.added),
         "removed": names(&found.removed),
@@ -183,7 +188,7 @@ fn print_json(out: &mut impl Write, found: &Found<'_>) -> Result<()> {
 fn print_text(out: &mut impl Write, found: &Found<'_>) -> Result<()> {
     for (sign, all) in [('-', &found.removed), ('+', &found.added)] {
         for w in all {
-            let (name, dtype) = (printable(&w.name), printable(&w.dtype));
+            let (name, dtype) = (table::name(&w.name), printable(&w.dtype));
             writeln!(out, "{sign} {name}  {dtype} {:?}", w.shape)?;
         }
     }
@@ -233,7 +238,7 @@ fn row(c: &Change<'_>) -> [String; 7] {
         becomes.push_str(&format!("  {odd} NaN or Inf differ"));
     }
     [
-        printable(&c.from.name).into_owned(),
+        table::name(&c.from.name).into_owned(),
         c.what.into(),
         change,
         number(d.and_then(Distance::max_abs)),
