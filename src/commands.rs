@@ -114,8 +114,33 @@ pub fn one_line(e: &anyhow::Error) -> String {
     crate::text::printable(&line).into_owned()
 }
 
+/// Standard output, whose errors say that they are its own.
+struct Stdout<W>(W);
+
+fn stdout() -> Stdout<io::StdoutLock<'static>> {
+    Stdout(io::stdout().lock())
+}
+
+impl<W: Write> Write for Stdout<W> {
+    fn write(&mut self, buf: &[u8]) -> io::Result<usize> {
+        self.0.write(buf).map_err(of_stdout)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.0.flush().map_err(of_stdout)
+    }
+}
+
+fn of_stdout(e: io::Error) -> io::Error {
+    match e.kind() {
+        // Whoever writes tries again.
+        io::ErrorKind::Interrupted => e,
+        kind => io::Error::new(kind, format!("standard output: {e}")),
+    }
+}
+
 fn print(text: &[u8]) -> Result<ExitCode> {
-    let mut out = io::stdout().lock();
+    let mut out = stdout();
     out.write_all(text)?;
     out.flush()?;
     Ok(ExitCode::SUCCESS)

@@ -1,7 +1,7 @@
 //! `stfs diff`: what changed from one model to another.
 
 use std::collections::HashMap;
-use std::io::{self, BufWriter, Write};
+use std::io::{BufWriter, Write};
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -72,7 +72,7 @@ pub(super) fn run(args: &DiffArgs) -> Result<ExitCode> {
         unchanged: common.len() - changed.len(),
         changed,
     };
-    let mut out = BufWriter::new(io::stdout().lock());
+    let mut out = BufWriter::new(super::stdout());
     match args.json {
         true => print_json(&mut out, &found)?,
         false => print_text(&mut out, &found)?,

@@ -1,6 +1,6 @@
 //! `stfs ls`: what a model holds.
 
-use std::io::{self, BufWriter, Write};
+use std::io::{BufWriter, Write};
 use std::process::ExitCode;
 
 use anyhow::Result;
@@ -18,7 +18,7 @@ mod tree;
 pub(super) fn run(args: &LsArgs) -> Result<ExitCode> {
     let wanted = super::matcher(args.glob.as_deref())?;
     let model = super::open_model(&args.model)?;
-    let mut out = BufWriter::new(io::stdout().lock());
+    let mut out = BufWriter::new(super::stdout());
     let glob = args.glob.as_deref();
     let matched = if args.why {
         // That nothing is missing is good news.

@@ -1,6 +1,6 @@
 //! `stfs stat`: range, mean, deviation, zeros, NaN and Inf of every weight.
 
-use std::io::{self, BufWriter, Write};
+use std::io::{BufWriter, Write};
 use std::process::ExitCode;
 
 use anyhow::Result;
@@ -28,7 +28,7 @@ pub(super) fn run(args: &StatArgs) -> Result<ExitCode> {
         .into_iter()
         .filter(|w| w.is_values && wanted(&w.name))
         .collect();
-    let mut out = BufWriter::new(io::stdout().lock());
+    let mut out = BufWriter::new(super::stdout());
     let matched = super::check_matched(args.glob.as_deref(), weights.len(), "weight");
     if matched.is_err() {
         if args.json {

@@ -302,7 +302,7 @@ fn a_closed_pipe_is_no_error() {
             .open("/dev/full")
             .unwrap();
         let out = command(&all).stdout(full).output().unwrap();
-        Ran::of(out).fails(&["No space left on device"]);
+        Ran::of(out).fails(&["stfs: standard output: No space left on device"]);
     }
     for args in [
         &["completions", "bash"][..],
@@ -314,6 +314,26 @@ fn a_closed_pipe_is_no_error() {
         let closed = closed_pipe(&args);
         assert_eq!((closed.code, closed.err.as_str()), (0, ""), "{args:?}");
     }
+}
+
+#[test]
+fn wrong_usage_is_an_error_like_any_other() {
+    for (args, what) in [
+        (&["ls"][..], "stfs: the following required arguments"),
+        (&["ls", "--frobnicate", "/"], "stfs: unexpected argument"),
+        (&["frobnicate"], "stfs: unrecognized subcommand"),
+        (&["cat", "/", "t", "--view", "x"], "stfs: invalid value 'x'"),
+    ] {
+        let ran = stfs(args);
+        assert_eq!((ran.code, ran.out.as_str()), (2, ""), "{ran:?}");
+        assert!(ran.err.starts_with(what), "{ran:?}");
+        assert!(ran.err.contains("try '--help'"), "{ran:?}");
+        assert!(!ran.err.contains("error:"), "{ran:?}");
+    }
+    let help = stfs(["--help"]).ok();
+    assert!(help.out.contains("Usage: stfs") && help.err.is_empty());
+    let ran = stfs::<&str>([]);
+    assert!(ran.code == 2 && ran.err.contains("Usage: stfs"), "{ran:?}");
 }
 
 /// Runs the program with nobody to read what it prints.
