@@ -186,11 +186,12 @@ pub fn values<V: Values + ?Sized>(
     Ok(all)
 }
 
-/// Whether two views of equal length hold the same bytes. Stops at the first difference.
+/// Whether two views of equal length hold the same bytes. Stops at the first difference. `progress`
+/// is told how many bytes were done.
 ///
 /// # Errors
 /// As [`View::read_at`].
-pub fn same_bytes(a: &dyn View, b: &dyn View) -> Result<bool> {
+pub fn same_bytes(a: &dyn View, b: &dyn View, progress: &(dyn Fn(u64) + Sync)) -> Result<bool> {
     const PIECE: u64 = 1 << 20;
     let spans = Spans::new(a.len(), PIECE);
     let differ = AtomicBool::new(false);
@@ -207,6 +208,7 @@ pub fn same_bytes(a: &dyn View, b: &dyn View) -> Result<bool> {
             if va != vb {
                 differ.store(true, Ordering::Relaxed);
             }
+            progress(len);
         }
         Ok(())
     })?;
@@ -216,6 +218,7 @@ pub fn same_bytes(a: &dyn View, b: &dyn View) -> Result<bool> {
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
+    use std::sync::atomic::AtomicU64;
 
     use proptest::prelude::*;
 
@@ -290,9 +293,17 @@ mod tests {
         for at in [0, 1 << 20, n - 1] {
             let mut other = vec![7u8; n];
             other[at] = 8;
-            assert!(!same_bytes(&a, &Bytes(other.into())).unwrap());
+            assert!(!same_bytes(&a, &Bytes(other.into()), &|_| {}).unwrap());
         }
-        assert!(same_bytes(&a, &a.clone()).unwrap());
+        let (done, most) = (AtomicU64::new(0), AtomicU64::new(0));
+        let step = |n| {
+            done.fetch_add(n, Ordering::Relaxed);
+            most.fetch_max(n, Ordering::Relaxed);
+        };
+        assert!(same_bytes(&a, &a.clone(), &step).unwrap());
+        // All of it was told, and not at once.
+        assert_eq!(done.into_inner(), n as u64);
+        assert!(most.into_inner() < n as u64 / 2);
     }
 
     #[test]

@@ -5,6 +5,7 @@ use std::io::{BufWriter, Write};
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use anyhow::Result;
 use serde_json::{Value, json};
@@ -116,6 +117,17 @@ fn values_of(weight: &Weight) -> u64 {
     numel(&weight.shape).unwrap_or(0)
 }
 
+/// Passes on what goes beyond what was `told` already: values are compared where bytes that were
+/// the same so far turn out not to be.
+fn beyond(told: u64, step: &(dyn Fn(u64) + Sync)) -> impl Fn(u64) + Sync {
+    let done = AtomicU64::new(0);
+    move |n| {
+        let before = done.fetch_add(n, Ordering::Relaxed);
+        let beyond = (before + n).saturating_sub(before.max(told));
+        step(beyond);
+    }
+}
+
 /// What differs, if anything does, and how far.
 fn compare_pair(
     (model_a, a): (&Model, &Weight),
@@ -129,23 +141,31 @@ fn compare_pair(
     // Stored bytes of one dtype on both sides: where they are the same, nothing need be decoded.
     let as_stored =
         |m: &Model, w: &Weight| m.is_stored(w.id) && !(w.is_values && m.is_dequantized(w.id));
+    let told = AtomicU64::new(0);
+    let rest = || beyond(told.load(Ordering::Relaxed), step);
     let both_stored = same_dtype && as_stored(model_a, a) && as_stored(model_b, b);
     if both_stored {
         let (raw_a, raw_b) = (model_a.raw(a.id)?, model_b.raw(b.id)?);
-        if raw_a.len() == raw_b.len() && compare::same_bytes(&*raw_a, &*raw_b)? {
+        let per_byte = values_of(a) as f64 / raw_a.len().max(1) as f64;
+        let of_bytes = |n: u64| {
+            let values = (n as f64 * per_byte) as u64;
+            told.fetch_add(values, Ordering::Relaxed);
+            step(values);
+        };
+        if raw_a.len() == raw_b.len() && compare::same_bytes(&*raw_a, &*raw_b, &of_bytes)? {
             return Ok(None);
         }
         if raw_a.len() == raw_b.len()
             && let (Some(x), Some(y)) = (a.wide(raw_a), b.wide(raw_b))
         {
-            let distance = compare::values(&x, &y, step)?;
+            let distance = compare::values(&x, &y, &rest())?;
             // Integers that binary64 cannot tell apart differ all the same.
             let differs = distance.differs() || *a.dtype != *Dtype::F64.name();
             return Ok(differs.then_some(("value", Some(distance))));
         }
     }
     let distance = match (model_a.f32(a.id)?, model_b.f32(b.id)?) {
-        (Some(x), Some(y)) if x.len() == y.len() => Some(compare::values(&*x, &*y, step)?),
+        (Some(x), Some(y)) if x.len() == y.len() => Some(compare::values(&*x, &*y, &rest())?),
         _ => None,
     };
     let differs = distance.is_none_or(|d| d.differs());
@@ -247,4 +267,22 @@ fn row(c: &Change<'_>) -> [String; 7] {
             .map_or_else(|| "-".into(), |c| format!("{c:.6}")),
         becomes,
     ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_is_told_twice() {
+        let total = AtomicU64::new(40);
+        let step = |n| {
+            total.fetch_add(n, Ordering::Relaxed);
+        };
+        let rest = beyond(40, &step);
+        for (n, then) in [(30, 40), (30, 60), (40, 100)] {
+            rest(n);
+            assert_eq!(total.load(Ordering::Relaxed), then);
+        }
+    }
 }
