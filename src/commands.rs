@@ -114,8 +114,33 @@ pub fn one_line(e: &anyhow::Error) -> String {
     crate::text::printable(&line).into_owned()
 }
 
+/// Standard output, whose errors say that they are its own.
+struct Stdout<W>(W);
+
+fn stdout() -> Stdout<io::StdoutLock<'static>> {
+    Stdout(io::stdout().lock())
+}
+
+impl<W: Write> Write for Stdout<W> {
+    fn write(&mut self, buf: &[u8]) -> io::Result<usize> {
+        self.0.write(buf).map_err(of_stdout)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.0.flush().map_err(of_stdout)
+    }
+}
+
+fn of_stdout(e: io::Error) -> io::Error {
+    match e.kind() {
+        // Whoever writes tries again.
+        io::ErrorKind::Interrupted => e,
+        kind => io::Error::new(kind, format!("standard output: {e}")),
+    }
+}
+
 fn print(text: &[u8]) -> Result<ExitCode> {
-    let mut out = io::stdout().lock();
+    let mut out = stdout();
     out.write_all(text)?;
     out.flush()?;
     Ok(ExitCode::SUCCESS)
@@ -161,4 +186,15 @@ fn matcher(glob: Option<&str>) -> Result<impl Fn(&str) -> bool + use<>> {
         ),
     };
     Ok(move |name: &str| compiled.as_ref().is_none_or(|m| m.is_match(name)))
+}
+
+/// A glob that matches nothing is a mistake in it, which a script must notice: an error, also after
+/// an empty answer in JSON.
+fn check_matched(glob: Option<&str>, found: usize, what: &str) -> Result<()> {
+    match glob {
+        Some(glob) if found == 0 => {
+            anyhow::bail!("no {what} matches '{glob}'; 'stfs ls MODEL' lists all tensors")
+        }
+        _ => Ok(()),
+    }
 }

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use crate::error::Result;
 use crate::parallel;
 use crate::quant::simd::for_each_cpu;
-use crate::statistics::{Spans, read_values};
+use crate::statistics::{Spans, Value, Values};
 use crate::view::View;
 
 /// How far b lies from a.
@@ -113,11 +113,6 @@ impl Distance {
 /// As in [`crate::statistics`]: independent accumulators, for vector registers.
 const LANES: usize = 8;
 
-/// An element that is compared as binary64.
-pub trait Value: Copy + Into<f64> {}
-impl Value for f32 {}
-impl Value for f64 {}
-
 for_each_cpu! {
     fn pairs<T: Value>(a: &[T], b: &[T]) -> Distance {
         let mut sums = [Sums::default(); LANES];
@@ -163,51 +158,40 @@ for_each_cpu! {
     }
 }
 
-/// Compares two values views of equal length. `progress` is told how many values were done.
+/// Compares as many values of each. `progress` is told how many were done.
 ///
 /// # Errors
-/// As [`View::read_at`].
-pub fn values(a: &dyn View, b: &dyn View, progress: &(dyn Fn(u64) + Sync)) -> Result<Distance> {
-    let spans = Spans::new(a.len() / 4, a.grain().max(b.grain()) / 4);
-    in_spans(&spans, progress, |first, len, (va, vb)| {
-        read_values(a, first, len, va)?;
-        read_values(b, first, len, vb)?;
-        Ok(Distance::of(va.as_slice(), vb))
-    })
-}
-
-/// Compares two views of elements that binary32 cannot hold, each decoded by `decode` from `width`
-/// bytes.
-///
-/// # Errors
-/// As [`View::read_at`].
-pub fn wide<const W: usize>(
-    a: &dyn View,
-    b: &dyn View,
-    decode: impl Fn([u8; W]) -> f64 + Sync,
+/// As [`Values::read`].
+pub fn values<V: Values + ?Sized>(
+    a: &V,
+    b: &V,
     progress: &(dyn Fn(u64) + Sync),
 ) -> Result<Distance> {
-    let spans = Spans::new(a.len() / W as u64, 1);
-    let read = |view: &dyn View, first: u64, len: u64| -> Result<Vec<f64>> {
-        let mut bytes = vec![0; len as usize * W];
-        view.read_at(first * W as u64, &mut bytes)?;
-        Ok(bytes
-            .as_chunks::<W>()
-            .0
-            .iter()
-            .map(|&e| decode(e))
-            .collect())
-    };
-    in_spans(&spans, progress, |first, len, _| {
-        Ok(Distance::of(&read(a, first, len)?, &read(b, first, len)?))
-    })
+    let spans = Spans::new(a.numel(), a.grain().max(b.grain()));
+    let parts = parallel::ordered(spans.chunks(), |chunk| {
+        let mut sum = Distance::default();
+        let (mut va, mut vb) = (Vec::new(), Vec::new());
+        for (first, len) in spans.of_chunk(chunk) {
+            a.read(first, len, &mut va)?;
+            b.read(first, len, &mut vb)?;
+            sum.merge(&Distance::of(&va, &vb));
+            progress(len);
+        }
+        Ok(sum)
+    })?;
+    let mut all = Distance::default();
+    for part in &parts {
+        all.merge(part);
+    }
+    Ok(all)
 }
 
-/// Whether two views of equal length hold the same bytes. Stops at the first difference.
+/// Whether two views of equal length hold the same bytes. Stops at the first difference. `progress`
+/// is told how many bytes were done.
 ///
 /// # Errors
 /// As [`View::read_at`].
-pub fn same_bytes(a: &dyn View, b: &dyn View) -> Result<bool> {
+pub fn same_bytes(a: &dyn View, b: &dyn View, progress: &(dyn Fn(u64) + Sync)) -> Result<bool> {
     const PIECE: u64 = 1 << 20;
     let spans = Spans::new(a.len(), PIECE);
     let differ = AtomicBool::new(false);
@@ -224,44 +208,27 @@ pub fn same_bytes(a: &dyn View, b: &dyn View) -> Result<bool> {
             if va != vb {
                 differ.store(true, Ordering::Relaxed);
             }
+            progress(len);
         }
         Ok(())
     })?;
     Ok(!differ.into_inner())
 }
 
-type Buffers<'a> = (&'a mut Vec<f32>, &'a mut Vec<f32>);
-
-fn in_spans(
-    spans: &Spans,
-    progress: &(dyn Fn(u64) + Sync),
-    compare: impl Fn(u64, u64, Buffers<'_>) -> Result<Distance> + Sync,
-) -> Result<Distance> {
-    let parts = parallel::ordered(spans.chunks(), |chunk| {
-        let mut sum = Distance::default();
-        let (mut va, mut vb) = (Vec::new(), Vec::new());
-        for (first, len) in spans.of_chunk(chunk) {
-            sum.merge(&compare(first, len, (&mut va, &mut vb))?);
-            progress(len);
-        }
-        Ok(sum)
-    })?;
-    let mut all = Distance::default();
-    for part in &parts {
-        all.merge(part);
-    }
-    Ok(all)
-}
-
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::AtomicU64;
+
     use proptest::prelude::*;
 
     use super::*;
-    use crate::view::Bytes;
+    use crate::dtype::Dtype;
+    use crate::statistics::Wide;
+    use crate::view::{Bytes, SharedView};
 
-    fn view(values: &[f32]) -> Bytes {
-        Bytes(bytemuck::cast_slice(values).into())
+    fn view(values: &[f32]) -> SharedView {
+        Arc::new(Bytes(bytemuck::cast_slice(values).into()))
     }
 
     fn any_float() -> impl Strategy<Value = f32> {
@@ -277,7 +244,7 @@ mod tests {
         #[test]
         fn as_the_definitions_say(ab in prop::collection::vec((any_float(), any_float()), 0..600)) {
             let (a, b): (Vec<f32>, Vec<f32>) = ab.iter().copied().unzip();
-            let got = values(&view(&a), &view(&b), &|_| {}).unwrap();
+            let got = values(&*view(&a), &*view(&b), &|_| {}).unwrap();
             let finite: Vec<(f64, f64)> = ab
                 .iter()
                 .filter(|(a, b)| a.is_finite() && b.is_finite())
@@ -326,21 +293,26 @@ mod tests {
         for at in [0, 1 << 20, n - 1] {
             let mut other = vec![7u8; n];
             other[at] = 8;
-            assert!(!same_bytes(&a, &Bytes(other.into())).unwrap());
+            assert!(!same_bytes(&a, &Bytes(other.into()), &|_| {}).unwrap());
         }
-        assert!(same_bytes(&a, &a.clone()).unwrap());
+        let (done, most) = (AtomicU64::new(0), AtomicU64::new(0));
+        let step = |n| {
+            done.fetch_add(n, Ordering::Relaxed);
+            most.fetch_max(n, Ordering::Relaxed);
+        };
+        assert!(same_bytes(&a, &a.clone(), &step).unwrap());
+        // All of it was told, and not at once.
+        assert_eq!(done.into_inner(), n as u64);
+        assert!(most.into_inner() < n as u64 / 2);
     }
 
     #[test]
     fn binary64_keeps_what_binary32_would_lose() {
-        let bytes = |v: f64| Bytes(v.to_le_bytes().as_slice().into());
-        let d = wide(
-            &bytes(1.0),
-            &bytes(1.0 + 1e-12),
-            f64::from_le_bytes,
-            &|_| {},
-        )
-        .unwrap();
+        let wide = |v: f64| {
+            let bytes = Bytes(v.to_le_bytes().as_slice().into());
+            Wide::of(Arc::new(bytes), Dtype::F64).unwrap()
+        };
+        let d = values(&wide(1.0), &wide(1.0 + 1e-12), &|_| {}).unwrap();
         assert!(d.differs() && d.max_abs().unwrap() < 2e-12);
     }
 }

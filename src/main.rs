@@ -1,5 +1,6 @@
 //! The `stfs` program: arguments in, exit code out.
 
+use std::borrow::Cow;
 use std::process::ExitCode;
 
 use clap::Parser;
@@ -19,23 +20,7 @@ fn main() -> ExitCode {
     };
     let cli = match Cli::try_parse_from(args) {
         Ok(cli) => cli,
-        Err(e) => {
-            let text = e.to_string();
-            let shown: Vec<_> = text.lines().map(stfs::text::printable).collect();
-            match shown
-                .iter()
-                .all(|l| matches!(l, std::borrow::Cow::Borrowed(_)))
-            {
-                // A closed pipe (stfs --help | head) is no error.
-                true => drop(e.print()),
-                // What was typed may have come from a hostile file name.
-                false => eprintln!("{}", shown.join("\n")),
-            }
-            return match e.kind() {
-                ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => ExitCode::SUCCESS,
-                _ => ExitCode::from(2),
-            };
-        }
+        Err(e) => return say(&e),
     };
     commands::raise_file_limit();
     let trouble = commands::exit_code_of_trouble(&cli.command);
@@ -49,5 +34,27 @@ fn main() -> ExitCode {
                 None => ExitCode::from(trouble),
             }
         }
+    }
+}
+
+/// Prints the help or the version that was asked for, or what is wrong with the arguments.
+fn say(e: &clap::Error) -> ExitCode {
+    let text = e.to_string();
+    let lines: Vec<_> = text.lines().map(stfs::text::printable).collect();
+    let as_it_is = lines.iter().all(|l| matches!(l, Cow::Borrowed(_)));
+    // All errors of the program begin alike.
+    match text.strip_prefix("error: ") {
+        // What was typed may have come from a hostile file name.
+        Some(_) => {
+            let shown = lines.join("\n");
+            eprintln!("stfs: {}", shown.strip_prefix("error: ").unwrap_or(&shown));
+        }
+        None if !as_it_is => eprintln!("{}", lines.join("\n")),
+        // A closed pipe (stfs --help | head) is no error.
+        None => drop(e.print()),
+    }
+    match e.kind() {
+        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => ExitCode::SUCCESS,
+        _ => ExitCode::from(2),
     }
 }

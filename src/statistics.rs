@@ -1,5 +1,6 @@
 //! Statistics of a tensor's values: range, mean, deviation, zeros, NaN, Inf and a histogram, in one
-//! pass over a values view (little-endian binary32).
+//! pass over a values view (little-endian binary32), or over stored elements that binary32 cannot
+//! hold.
 //!
 //! The values are cut into spans by their positions alone; a span is summarised while it lies in
 //! the cache, and summaries are merged in order. So the result is the same, to the last bit,
@@ -7,13 +8,14 @@
 
 use crate::error::Result;
 use crate::parallel;
-use crate::view::View;
 
 mod histogram;
 mod loops;
+mod values;
 
 pub use histogram::Histogram;
 use loops::First;
+pub use values::{Value, Values, Wide};
 
 /// Values that are read and summarised at a time: 256 KiB of binary32, which stay in the L2 cache
 /// between the loop that finds their range and mean and the loop that uses both.
@@ -35,11 +37,27 @@ pub struct Summary {
     pub inf: u64,
     /// Where the finite values lie, if that was asked for.
     pub histogram: Option<Histogram>,
-    min: f32,
-    max: f32,
+    min: f64,
+    max: f64,
+    /// The mean, divided by 2^unit.
     mean: f64,
-    /// Sum of squared deviations from the mean.
+    /// Sum of squared deviations from the mean, divided by 2^2·unit.
     squares: f64,
+    /// Not 0 only where squares of binary64 could overflow or vanish.
+    unit: i32,
+}
+
+/// The power of two of which sums over values in `min..=max` are best kept in multiples.
+fn unit(min: f64, max: f64) -> i32 {
+    let largest = min.abs().max(max.abs());
+    let exponent = (largest.to_bits() >> 52) as i32 - 1023;
+    match exponent {
+        _ if largest == 0.0 => 0,
+        // Squares of these, and sums of 2^64 of them, stay well inside binary64's range.
+        -400..=400 => 0,
+        // Within what 2^-unit can be.
+        e => e.clamp(-1000, 1000),
+    }
 }
 
 impl Default for Summary {
@@ -50,10 +68,11 @@ impl Default for Summary {
             nan: 0,
             inf: 0,
             histogram: None,
-            min: f32::INFINITY,
-            max: f32::NEG_INFINITY,
+            min: f64::INFINITY,
+            max: f64::NEG_INFINITY,
             mean: 0.0,
             squares: 0.0,
+            unit: 0,
         }
     }
 }
@@ -68,39 +87,59 @@ impl Summary {
     }
 
     /// Of values that lie in memory, with a histogram or without, which is twice as fast.
-    pub fn of(values: &[f32], histogram: bool) -> Summary {
-        // A sum of finite binary32 numbers is finite in binary64; with anything else in it, it is not.
+    pub fn of<T: Value>(values: &[T], histogram: bool) -> Summary {
+        // With anything in it that is not finite, neither is the sum. One of binary64 can overflow.
         let first = loops::first(values);
         if first.sum.is_finite() {
-            return Summary::of_finite(values, first, histogram);
+            return Summary::of_finite(values, &first, histogram);
         }
-        let finite: Vec<f32> = values.iter().copied().filter(|v| v.is_finite()).collect();
-        let nan = values.iter().filter(|v| v.is_nan()).count() as u64;
-        let mut summary = Summary::of_finite(&finite, loops::first(&finite), histogram);
+        let wide = |v: &T| -> f64 { (*v).into() };
+        let finite: Vec<T> = values
+            .iter()
+            .copied()
+            .filter(|v| wide(v).is_finite())
+            .collect();
+        let nan = values.iter().filter(|v| wide(v).is_nan()).count() as u64;
+        let mut summary = Summary::of_finite(&finite, &loops::first(&finite), histogram);
         summary.count = values.len() as u64;
         summary.nan = nan;
         summary.inf = (values.len() - finite.len()) as u64 - nan;
         summary
     }
 
-    fn of_finite(values: &[f32], first: First, histogram: bool) -> Summary {
+    fn of_finite<T: Value>(values: &[T], first: &First, histogram: bool) -> Summary {
         let mut summary = Summary::new(histogram);
         if values.is_empty() {
             return summary;
         }
-        let mean = first.sum / values.len() as f64;
         if let Some(histogram) = &mut summary.histogram {
             histogram.add(values, first.min, first.max);
         }
+        let unit = unit(first.min, first.max);
+        let (mean, squares) = match unit {
+            0 => loops::moments(values, first.sum),
+            _ => {
+                let scale = 2f64.powi(-unit);
+                let scaled: Vec<f64> = values.iter().map(|&v| v.into() * scale).collect();
+                loops::moments(&scaled, loops::first(&scaled).sum)
+            }
+        };
         Summary {
             count: values.len() as u64,
             zeros: first.zeros,
             min: first.min,
             max: first.max,
             mean,
-            squares: loops::squared_deviations(values, mean),
+            squares,
+            unit,
             ..summary
         }
+    }
+
+    /// Mean and squares in multiples of another power of two: a larger one, unless both are 0.
+    fn moments_in(&self, unit: i32) -> (f64, f64) {
+        let scale = 2f64.powi(self.unit - unit);
+        (self.mean * scale, self.squares * scale * scale)
     }
 
     /// Takes in what is known of further values: Chan, Golub and LeVeque's pairwise update, which
@@ -108,15 +147,24 @@ impl Summary {
     pub fn merge(&mut self, other: &Summary) {
         let (n, m) = (self.finite() as f64, other.finite() as f64);
         if m > 0.0 {
-            let delta = other.mean - self.mean;
-            self.squares += other.squares + delta * delta * (n * m / (n + m));
+            self.min = self.min.min(other.min);
+            self.max = self.max.max(other.max);
+            let unit = unit(self.min, self.max);
+            if self.unit != unit {
+                (self.mean, self.squares) = self.moments_in(unit);
+                self.unit = unit;
+            }
+            let (mean, squares) = match other.unit == unit {
+                true => (other.mean, other.squares),
+                false => other.moments_in(unit),
+            };
+            let delta = mean - self.mean;
+            self.squares += squares + delta * delta * (n * m / (n + m));
             self.mean = if n > 0.0 {
                 self.mean + delta * (m / (n + m))
             } else {
-                other.mean
+                mean
             };
-            self.min = self.min.min(other.min);
-            self.max = self.max.max(other.max);
             if let (Some(mine), Some(theirs)) = (&mut self.histogram, &other.histogram) {
                 mine.merge(theirs, self.min, self.max);
             }
@@ -137,42 +185,42 @@ impl Summary {
     }
 
     /// The least finite value; `None` where no value is finite.
-    pub fn min(&self) -> Option<f32> {
+    pub fn min(&self) -> Option<f64> {
         self.if_any(self.min)
     }
 
     /// The greatest finite value.
-    pub fn max(&self) -> Option<f32> {
+    pub fn max(&self) -> Option<f64> {
         self.if_any(self.max)
     }
 
     /// The mean of the finite values.
     pub fn mean(&self) -> Option<f64> {
-        self.if_any(self.mean)
+        self.if_any(self.mean * 2f64.powi(self.unit))
     }
 
     /// The standard deviation of the finite values as a population (divided by n, not n - 1).
     pub fn std(&self) -> Option<f64> {
-        self.if_any((self.squares / self.finite() as f64).sqrt())
+        self.if_any((self.squares / self.finite() as f64).sqrt() * 2f64.powi(self.unit))
     }
 }
 
-/// Summarises a whole values view, with a histogram or without, on as many threads as there are
-/// processors. `progress` is told how many values were done since it was last told, from any thread.
+/// Summarises all values, with a histogram or without, on as many threads as there are processors.
+/// `progress` is told how many values were done since it was last told, from any thread.
 ///
 /// # Errors
-/// As [`View::read_at`]: the first span that cannot be read.
-pub fn summarize(
-    view: &dyn View,
+/// As [`Values::read`]: the first span that cannot be read.
+pub fn summarize<V: Values + ?Sized>(
+    values: &V,
     histogram: bool,
     progress: &(dyn Fn(u64) + Sync),
 ) -> Result<Summary> {
-    let spans = Spans::of(view);
+    let spans = Spans::of(values);
     let parts = parallel::ordered(spans.chunks(), |chunk| {
         let mut sum = Summary::new(histogram);
         let mut buf = Vec::new();
         for (first, len) in spans.of_chunk(chunk) {
-            read_values(view, first, len, &mut buf)?;
+            values.read(first, len, &mut buf)?;
             sum.merge(&Summary::of(&buf, histogram));
             progress(len);
         }
@@ -185,17 +233,8 @@ pub fn summarize(
     Ok(all)
 }
 
-/// Reads `len` values from value `first` on into `buf`, which becomes exactly as long.
-///
-/// # Errors
-/// As [`View::read_at`].
-pub fn read_values(view: &dyn View, first: u64, len: u64, buf: &mut Vec<f32>) -> Result<()> {
-    buf.resize(len as usize, 0.0);
-    view.read_at(first * 4, bytemuck::cast_slice_mut(buf))
-}
-
-/// How a values view is cut up for reading: spans that stay in the cache, in chunks that threads
-/// take. Depends on the view's length and grain alone.
+/// How values are cut up for reading: spans that stay in the cache, in chunks that threads take.
+/// Depends on their number and grain alone.
 #[derive(Debug, Clone, Copy)]
 pub struct Spans {
     numel: u64,
@@ -204,9 +243,9 @@ pub struct Spans {
 }
 
 impl Spans {
-    /// For a values view. Whole tiles are read where a tile is no larger than 16 MiB.
-    pub fn of(view: &dyn View) -> Spans {
-        Spans::new(view.len() / 4, view.grain() / 4)
+    /// For these values. Whole tiles are read where a tile is no larger than 4 Mi values.
+    pub fn of<V: Values + ?Sized>(values: &V) -> Spans {
+        Spans::new(values.numel(), values.grain())
     }
 
     /// For `numel` values that are cheapest to read `grain` at a time.

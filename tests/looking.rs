@@ -74,8 +74,36 @@ fn stat_has_exactly_the_keys_of_the_contract() {
     out(0, &["stat", "--check", &m, "c"]);
     out(2, &["stat", "--check", &m, "no such*"]);
     out(1, &["stat", &m, "no such*"]);
+    // A typo in a script's glob is not a clean bill of health.
+    let check = ["stat", "--check", "--json", &m, "no such*"];
+    assert_eq!(json_of(2, &check), json!([]));
+    assert_eq!(json_of(1, &["stat", "--json", &m, "no such*"]), json!([]));
     out(2, &["stat", "--check", "/nonexistent"]);
     out(2, &["stat"]);
+}
+
+/// A finite value that binary32 cannot hold is no infinity.
+#[test]
+fn stat_sees_binary64_as_it_is() {
+    let dir = tempfile::tempdir().unwrap();
+    let values = [0.1f64, 0.2, 1e-50, -1e300];
+    let bytes: Vec<u8> = values.iter().flat_map(|v| v.to_le_bytes()).collect();
+    let view = TensorView::new(Dtype::F64, vec![4], &bytes).unwrap();
+    let path = dir.path().join("model.safetensors");
+    serialize_to_file([("w", view)], None, &path).unwrap();
+    let m = path.to_str().unwrap();
+    let found = json_of(0, &["stat", "--check", "--json", m]);
+    for (key, value) in [
+        ("min", json!(-1e300)),
+        ("max", json!(0.2)),
+        ("mean", json!(-2.5e299)),
+        ("zeros", json!(0)),
+        ("nan", json!(0)),
+        ("inf", json!(0)),
+    ] {
+        assert_eq!(found[0][key], value, "{key}");
+    }
+    assert!(out(0, &["show", m, "w"]).contains("max 0.2"));
 }
 
 #[test]
@@ -115,6 +143,27 @@ fn diff_tells_shape_from_dtype_from_value() {
     );
     out(2, &["diff", &a, "/nonexistent"]);
     out(2, &["diff", &a]);
+}
+
+/// The distance of the rest would read as "hardly changed".
+#[test]
+fn diff_has_no_distance_where_nan_or_inf_came_or_went() {
+    let inf = f32::INFINITY;
+    let (_a, a) = model(&[("i", &[3], &[1.0, inf, 2.0]), ("n", &[2], &[1.0, 2.0])]);
+    let (_b, b) = model(&[
+        ("i", &[3], &[1.0, -inf, 2.0]),
+        ("n", &[2], &[f32::NAN, 2.0]),
+    ]);
+    let change = |name: &str| {
+        json!({"name": name, "what": "value", "max_abs": null, "max_rel": null, "cosine": null,
+            "non_finite": 1})
+    };
+    assert_eq!(
+        json_of(1, &["diff", "--json", &a, &b])["changed"],
+        json!([change("i"), change("n")])
+    );
+    let text = out(1, &["diff", &a, &b]);
+    assert_eq!(text.matches("1 NaN or Inf differ").count(), 2, "{text}");
 }
 
 #[test]

@@ -41,7 +41,7 @@ pub(super) fn run(args: &CatArgs) -> Result<ExitCode> {
 /// Writes a view straight to the descriptor: pieces of a mapping may only be touched by the kernel,
 /// so they must not pass through a buffered writer.
 fn copy_out(view: &SharedView) -> Result<()> {
-    let mut out = File::from(io::stdout().as_fd().try_clone_to_owned()?);
+    let mut out = super::Stdout(File::from(io::stdout().as_fd().try_clone_to_owned()?));
     let mut buffer = Vec::new();
     let mut at = 0;
     while at < view.len() {

@@ -1,24 +1,24 @@
 //! `stfs diff`: what changed from one model to another.
 
 use std::collections::HashMap;
-use std::io::{self, BufWriter, Write};
+use std::io::{BufWriter, Write};
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use anyhow::Result;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::progress::Progress;
 use super::table::Align::{Left, Right};
-use super::table::Table;
+use super::table::{self, Table};
 use super::weights::{Weight, weights};
 use crate::cli::{DiffArgs, ModelArgs};
 use crate::compare::{self, Distance};
 use crate::dtype::{Dtype, numel};
 use crate::model::Model;
 use crate::text::{printable, short};
-use crate::view::View;
 
 /// One side of the comparison.
 struct Side {
@@ -73,7 +73,7 @@ pub(super) fn run(args: &DiffArgs) -> Result<ExitCode> {
         unchanged: common.len() - changed.len(),
         changed,
     };
-    let mut out = BufWriter::new(io::stdout().lock());
+    let mut out = BufWriter::new(super::stdout());
     match args.json {
         true => print_json(&mut out, &found)?,
         false => print_text(&mut out, &found)?,
@@ -117,6 +117,17 @@ fn values_of(weight: &Weight) -> u64 {
     numel(&weight.shape).unwrap_or(0)
 }
 
+/// Passes on what goes beyond what was `told` already: values are compared where bytes that were
+/// the same so far turn out not to be.
+fn beyond(told: u64, step: &(dyn Fn(u64) + Sync)) -> impl Fn(u64) + Sync {
+    let done = AtomicU64::new(0);
+    move |n| {
+        let before = done.fetch_add(n, Ordering::Relaxed);
+        let beyond = (before + n).saturating_sub(before.max(told));
+        step(beyond);
+    }
+}
+
 /// What differs, if anything does, and how far.
 fn compare_pair(
     (model_a, a): (&Model, &Weight),
@@ -130,20 +141,31 @@ fn compare_pair(
     // Stored bytes of one dtype on both sides: where they are the same, nothing need be decoded.
     let as_stored =
         |m: &Model, w: &Weight| m.is_stored(w.id) && !(w.is_values && m.is_dequantized(w.id));
+    let told = AtomicU64::new(0);
+    let rest = || beyond(told.load(Ordering::Relaxed), step);
     let both_stored = same_dtype && as_stored(model_a, a) && as_stored(model_b, b);
     if both_stored {
         let (raw_a, raw_b) = (model_a.raw(a.id)?, model_b.raw(b.id)?);
-        if raw_a.len() == raw_b.len() && compare::same_bytes(&*raw_a, &*raw_b)? {
+        let per_byte = values_of(a) as f64 / raw_a.len().max(1) as f64;
+        let of_bytes = |n: u64| {
+            let values = (n as f64 * per_byte) as u64;
+            told.fetch_add(values, Ordering::Relaxed);
+            step(values);
+        };
+        if raw_a.len() == raw_b.len() && compare::same_bytes(&*raw_a, &*raw_b, &of_bytes)? {
             return Ok(None);
         }
-        if let Some(distance) = wide(&a.dtype, &*raw_a, &*raw_b, step)? {
+        if raw_a.len() == raw_b.len()
+            && let (Some(x), Some(y)) = (a.wide(raw_a), b.wide(raw_b))
+        {
+            let distance = compare::values(&x, &y, &rest())?;
             // Integers that binary64 cannot tell apart differ all the same.
             let differs = distance.differs() || *a.dtype != *Dtype::F64.name();
             return Ok(differs.then_some(("value", Some(distance))));
         }
     }
     let distance = match (model_a.f32(a.id)?, model_b.f32(b.id)?) {
-        (Some(x), Some(y)) if x.len() == y.len() => Some(compare::values(&*x, &*y, step)?),
+        (Some(x), Some(y)) if x.len() == y.len() => Some(compare::values(&*x, &*y, &rest())?),
         _ => None,
     };
     let differs = distance.is_none_or(|d| d.differs());
@@ -154,41 +176,26 @@ fn compare_pair(
     })
 }
 
-/// The distance of tensors whose elements binary32 cannot hold; `None` for other dtypes.
-fn wide(
-    dtype: &str,
-    a: &dyn View,
-    b: &dyn View,
-    step: &(dyn Fn(u64) + Sync),
-) -> crate::Result<Option<Distance>> {
-    let Some(dtype) = Dtype::from_name(dtype).filter(|_| a.len() == b.len()) else {
-        return Ok(None);
-    };
-    Ok(Some(match dtype {
-        Dtype::F64 => compare::wide(a, b, f64::from_le_bytes, step)?,
-        Dtype::I64 => compare::wide(a, b, |e| i64::from_le_bytes(e) as f64, step)?,
-        Dtype::U64 => compare::wide(a, b, |e| u64::from_le_bytes(e) as f64, step)?,
-        Dtype::I32 => compare::wide(a, b, |e| i32::from_le_bytes(e).into(), step)?,
-        Dtype::U32 => compare::wide(a, b, |e| u32::from_le_bytes(e).into(), step)?,
-        _ => return Ok(None),
-    }))
+/// The JSON object of a change. Where NaN or Inf came or went there is no distance, and how far the
+/// rest lies apart (often 0, with a cosine of 1) must not be taken for one.
+fn change(c: &Change<'_>) -> Value {
+    let d = c.distance.filter(|d| d.odd == 0);
+    let mut object = json!({
+        "name": &*c.from.name,
+        "what": c.what,
+        "max_abs": d.and_then(|d| d.max_abs()),
+        "max_rel": d.and_then(|d| d.max_rel()),
+        "cosine": d.and_then(|d| d.cosine()),
+    });
+    if let Some(odd) = c.distance.map(|d| d.odd).filter(|&n| n > 0) {
+        object["non_finite"] = json!(odd);
+    }
+    object
 }
 
 fn print_json(out: &mut impl Write, found: &Found<'_>) -> Result<()> {
     let names = |all: &[&Weight]| all.iter().map(|w| w.name.to_string()).collect::<Vec<_>>();
-    let changed: Vec<_> = found
-        .changed
-        .iter()
-        .map(|c| {
-            json!({
-                "name": &*c.from.name,
-                "what": c.what,
-                "max_abs": c.distance.and_then(|d| d.max_abs()),
-                "max_rel": c.distance.and_then(|d| d.max_rel()),
-                "cosine": c.distance.and_then(|d| d.cosine()),
-            })
-        })
-        .collect();
+    let changed: Vec<_> = found.changed.iter().map(change).collect();
     let all = json!({
         "added": names(&found.added),
         "removed": names(&found.removed),
@@ -201,7 +208,7 @@ fn print_json(out: &mut impl Write, found: &Found<'_>) -> Result<()> {
 fn print_text(out: &mut impl Write, found: &Found<'_>) -> Result<()> {
     for (sign, all) in [('-', &found.removed), ('+', &found.added)] {
         for w in all {
-            let (name, dtype) = (printable(&w.name), printable(&w.dtype));
+            let (name, dtype) = (table::name(&w.name), printable(&w.dtype));
             writeln!(out, "{sign} {name}  {dtype} {:?}", w.shape)?;
         }
     }
@@ -251,7 +258,7 @@ fn row(c: &Change<'_>) -> [String; 7] {
         becomes.push_str(&format!("  {odd} NaN or Inf differ"));
     }
     [
-        printable(&c.from.name).into_owned(),
+        table::name(&c.from.name).into_owned(),
         c.what.into(),
         change,
         number(d.and_then(Distance::max_abs)),
@@ -260,4 +267,22 @@ fn row(c: &Change<'_>) -> [String; 7] {
             .map_or_else(|| "-".into(), |c| format!("{c:.6}")),
         becomes,
     ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_is_told_twice() {
+        let total = AtomicU64::new(40);
+        let step = |n| {
+            total.fetch_add(n, Ordering::Relaxed);
+        };
+        let rest = beyond(40, &step);
+        for (n, then) in [(30, 40), (30, 60), (40, 100)] {
+            rest(n);
+            assert_eq!(total.load(Ordering::Relaxed), then);
+        }
+    }
 }

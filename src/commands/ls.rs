@@ -1,13 +1,13 @@
 //! `stfs ls`: what a model holds.
 
-use std::io::{self, BufWriter, Write};
+use std::io::{BufWriter, Write};
 use std::process::ExitCode;
 
 use anyhow::Result;
 use serde_json::{Value, json};
 
 use super::table::Align::{Left, Right};
-use super::table::Table;
+use super::table::{self, Table};
 use crate::cli::LsArgs;
 use crate::model::{Model, Origin, Tensor, TensorId};
 use crate::quant;
@@ -18,17 +18,30 @@ mod tree;
 pub(super) fn run(args: &LsArgs) -> Result<ExitCode> {
     let wanted = super::matcher(args.glob.as_deref())?;
     let model = super::open_model(&args.model)?;
-    let mut out = BufWriter::new(io::stdout().lock());
-    if args.why {
+    let mut out = BufWriter::new(super::stdout());
+    let glob = args.glob.as_deref();
+    let matched = if args.why {
+        // That nothing is missing is good news.
         why(&model, wanted, args.json, &mut out)?;
+        Ok(())
     } else if args.tree {
-        tree::print(&model, wanted, args.json, &mut out)?;
-    } else if args.json {
-        json(&model, wanted, &mut out)?;
+        let stored = model.catalog.tensors.iter();
+        let found = stored.filter(|t| wanted(&t.name)).count();
+        let matched = super::check_matched(glob, found, "stored tensor");
+        if args.json || matched.is_ok() {
+            tree::print(&model, wanted, args.json, &mut out)?;
+        }
+        matched
     } else {
-        table(&model, args.glob.as_deref(), wanted, &mut out)?;
-    }
+        let tensors = tensors(&model, wanted);
+        match args.json {
+            true => json(&model, &tensors, &mut out)?,
+            false => rows(&model, &tensors, &mut out)?,
+        }
+        super::check_matched(glob, tensors.len(), "tensor")
+    };
     out.flush()?;
+    matched?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -42,9 +55,9 @@ fn tensors(model: &Model, wanted: impl Fn(&str) -> bool) -> Vec<(TensorId, &Tens
         .collect()
 }
 
-fn json(model: &Model, wanted: impl Fn(&str) -> bool, out: &mut impl Write) -> Result<()> {
+fn json(model: &Model, tensors: &[(TensorId, &Tensor)], out: &mut impl Write) -> Result<()> {
     let mut all = Vec::new();
-    for (id, tensor) in tensors(model, wanted) {
+    for &(id, tensor) in tensors {
         let name = &**model.name(id);
         let mut object = json!({"name": name});
         if let (Some(o), Value::Object(rest)) = (
@@ -58,17 +71,12 @@ fn json(model: &Model, wanted: impl Fn(&str) -> bool, out: &mut impl Write) -> R
     super::write_json(out, &all)
 }
 
-fn table(
-    model: &Model,
-    glob: Option<&str>,
-    wanted: impl Fn(&str) -> bool,
-    out: &mut impl Write,
-) -> Result<()> {
-    let rows: Vec<[String; 5]> = tensors(model, wanted)
-        .into_iter()
-        .map(|(id, t)| {
+fn rows(model: &Model, tensors: &[(TensorId, &Tensor)], out: &mut impl Write) -> Result<()> {
+    let rows: Vec<[String; 5]> = tensors
+        .iter()
+        .map(|&(id, t)| {
             [
-                printable(model.name(id)).into_owned(),
+                table::name(model.name(id)).into_owned(),
                 printable(t.dtype.name()).into_owned(),
                 format!("{:?}", t.shape),
                 bytes(t.nbytes),
@@ -76,9 +84,6 @@ fn table(
             ]
         })
         .collect();
-    if let (Some(glob), true) = (glob, rows.is_empty()) {
-        anyhow::bail!("no tensor matches '{glob}'; 'stfs ls MODEL' lists them all");
-    }
     let columns = [Left, Left, Left, Right, Left].map(|align| ("", align));
     out.write_all(Table::new(columns).rows(&rows).as_bytes())?;
     Ok(())
@@ -117,7 +122,7 @@ fn why(
         return super::write_json(out, &all);
     }
     for (name, why) in reasons {
-        writeln!(out, "{}: {}", printable(name), printable(why))?;
+        writeln!(out, "{}: {}", table::name(name), printable(why))?;
     }
     let catalog = &model.catalog;
     let remarks = quant::remarks(catalog);

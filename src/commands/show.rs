@@ -65,13 +65,13 @@ fn histogram(painter: &mut Painter, picture: &Picture, cols: usize) {
         for (i, count) in counts.iter().enumerate() {
             let height = (count.ln_1p() / most * (8 * BARS) as f64).ceil() as usize;
             let eighths = height.saturating_sub(8 * line).min(8);
-            let middle = f64::from(min) + f64::from(max - min) * (i as f64 + 0.5) / bars as f64;
+            let middle = caption::middle(min, max, i, bars);
             let colour = colour::diverging(if middle < 0.0 { -0.6 } else { 0.6 });
             painter.paint(&EIGHTHS[eighths].repeat(width), Some(colour), None);
         }
         painter.newline();
     }
-    let (low, high) = (caption::number(min.into()), caption::number(max.into()));
+    let (low, high) = (caption::number(min), caption::number(max));
     let wide = bars * width;
     painter.plain(&match min == max {
         true => format!("all values are {low}\n"),

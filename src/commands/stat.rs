@@ -1,6 +1,6 @@
 //! `stfs stat`: range, mean, deviation, zeros, NaN and Inf of every weight.
 
-use std::io::{self, BufWriter, Write};
+use std::io::{BufWriter, Write};
 use std::process::ExitCode;
 
 use anyhow::Result;
@@ -9,9 +9,10 @@ use serde_json::{Value, json};
 use super::progress::Progress;
 use super::show::EIGHTHS;
 use super::table::Align::{Left, Right};
-use super::table::Table;
+use super::table::{self, Table};
 use super::weights::{Weight, weights};
 use crate::cli::StatArgs;
+use crate::dtype::numel;
 use crate::error::Error;
 use crate::model::Model;
 use crate::statistics::{Summary, summarize};
@@ -27,23 +28,27 @@ pub(super) fn run(args: &StatArgs) -> Result<ExitCode> {
         .into_iter()
         .filter(|w| w.is_values && wanted(&w.name))
         .collect();
-    if let (Some(glob), true) = (&args.glob, weights.is_empty() && !args.json) {
-        anyhow::bail!("no weight matches '{glob}'; 'stfs ls MODEL' lists all tensors");
+    let mut out = BufWriter::new(super::stdout());
+    let matched = super::check_matched(args.glob.as_deref(), weights.len(), "weight");
+    if matched.is_err() {
+        if args.json {
+            super::write_json(&mut out, &[(); 0])?;
+            out.flush()?;
+        }
+        note_damaged(&model);
+        matched?;
     }
-    let mut out = BufWriter::new(io::stdout().lock());
     let mut progress = Progress::new(weights.iter().map(|w| w.stored_bytes).sum());
-    let table = table(&weights);
+    let table = columns(&weights);
     let mut objects = Vec::new();
     let mut bad = 0;
     if !args.json {
         progress.print(&mut out, &table.head())?;
     }
     for weight in &weights {
-        let view = model
-            .f32(weight.id)?
-            .ok_or_else(|| Error::NotFound(format!("'{}' has no values", weight.name)))?;
-        let step = progress.piece(view.len() / 4, weight.stored_bytes);
-        let summary = summarize(&*view, !args.json, &step)
+        let numel = numel(&weight.shape).unwrap_or(0);
+        let step = progress.piece(numel, weight.stored_bytes);
+        let summary = summary(&model, weight, !args.json, &step)
             .map_err(|e| anyhow::Error::from(e).context(format!("tensor '{}'", weight.name)))?;
         bad += usize::from(summary.nan + summary.inf > 0);
         match args.json {
@@ -64,15 +69,32 @@ pub(super) fn run(args: &StatArgs) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// Of the values as stored where binary32 cannot hold them, else of the `f32`.
+fn summary(
+    model: &Model,
+    weight: &Weight,
+    histogram: bool,
+    step: &(dyn Fn(u64) + Sync),
+) -> crate::Result<Summary> {
+    if !model.is_dequantized(weight.id)
+        && let Some(wide) = weight.wide(model.raw(weight.id)?)
+    {
+        return summarize(&wide, histogram, step);
+    }
+    let values = model
+        .f32(weight.id)?
+        .ok_or_else(|| Error::NotFound("it has no values".into()))?;
+    summarize(&*values, histogram, step)
+}
+
 /// The JSON object of the contract; `null` where there is no finite value.
 fn object(weight: &Weight, s: &Summary) -> Value {
     json!({
         "name": &*weight.name,
         "dtype": &*weight.dtype,
         "shape": weight.shape,
-        // As binary64, which says exactly which binary32 it is.
-        "min": s.min().map(f64::from),
-        "max": s.max().map(f64::from),
+        "min": s.min(),
+        "max": s.max(),
         "mean": s.mean(),
         "std": s.std(),
         "zeros": s.zeros,
@@ -94,7 +116,7 @@ fn note_damaged(model: &Model) {
 }
 
 /// The table, whose columns are as wide as they will need be before its rows are known.
-fn table(weights: &[Weight]) -> Table<11> {
+fn columns(weights: &[Weight]) -> Table<11> {
     let mut table = Table::new([
         ("name", Left),
         ("dtype", Left),
@@ -118,7 +140,7 @@ fn table(weights: &[Weight]) -> Table<11> {
 /// What a weight is.
 fn labels(weight: &Weight) -> [String; 3] {
     [
-        printable(&weight.name).into_owned(),
+        table::name(&weight.name).into_owned(),
         printable(&weight.dtype).into_owned(),
         format!("{:?}", weight.shape),
     ]
@@ -131,8 +153,8 @@ fn row(weight: &Weight, s: &Summary) -> [String; 11] {
         name,
         dtype,
         shape,
-        number(s.min().map(f64::from)),
-        number(s.max().map(f64::from)),
+        number(s.min()),
+        number(s.max()),
         number(s.mean()),
         number(s.std()),
         thousands(s.zeros),

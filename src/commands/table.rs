@@ -1,5 +1,9 @@
 //! Tables for people: columns as wide as what stands in them, within reason.
 
+use std::borrow::Cow;
+
+use crate::text::printable;
+
 /// Beyond this many characters a column is no longer one; Rust's own limit is 65,535.
 const MAX_WIDTH: usize = 200;
 
@@ -65,6 +69,14 @@ impl<const N: usize> Table<N> {
     pub fn rows(mut self, rows: &[[String; N]]) -> String {
         rows.iter().for_each(|row| self.fit(row));
         rows.iter().map(|row| self.row(row)).collect()
+    }
+}
+
+/// A tensor's name as a table shows it: harmless, and seen even where it is empty.
+pub fn name(name: &str) -> Cow<'_, str> {
+    match name {
+        "" => Cow::Borrowed("\"\""),
+        name => printable(name),
     }
 }
 

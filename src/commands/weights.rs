@@ -6,6 +6,8 @@ use crate::dtype::Dtype;
 use crate::export::float_model;
 use crate::model::{Model, TensorId};
 use crate::preview::stored_bytes;
+use crate::statistics::Wide;
+use crate::view::SharedView;
 
 /// A tensor of a float model.
 pub struct Weight {
@@ -21,6 +23,14 @@ pub struct Weight {
     pub shape: Box<[u64]>,
     /// Bytes that it takes in the model's files.
     pub stored_bytes: u64,
+}
+
+impl Weight {
+    /// The elements of `raw`, where that is a weight as stored, if they are of a dtype that binary32
+    /// cannot hold.
+    pub fn wide(&self, raw: SharedView) -> Option<Wide> {
+        Dtype::from_name(&self.dtype).and_then(|dtype| Wide::of(raw, dtype))
+    }
 }
 
 /// All of them, in natural order of their names.

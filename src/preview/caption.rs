@@ -26,8 +26,8 @@ pub fn range(s: &Summary) -> String {
     match (s.min(), s.max(), s.mean(), s.std()) {
         (Some(min), Some(max), Some(mean), Some(std)) => format!(
             "min {}  max {}  mean {}  std {}",
-            number(min.into()),
-            number(max.into()),
+            number(min),
+            number(max),
             number(mean),
             short(std)
         ),
@@ -66,6 +66,12 @@ pub fn coverage(picture: &Picture) -> String {
         ),
         false => cell,
     }
+}
+
+/// The middle of bar `i` of `bars` that share out `min..=max`, whose width may be no number.
+pub fn middle(min: f64, max: f64, i: usize, bars: usize) -> f64 {
+    let t = (i as f64 + 0.5) / bars as f64;
+    min * (1.0 - t) + max * t
 }
 
 /// How many bars a histogram of up to 512 is worth: few values in many bars would be a row of

@@ -59,13 +59,13 @@ pub fn palette() -> [Rgb; 256] {
 }
 
 /// The colour of a cell on a scale that ends at ±`scale`.
-fn index(cell: Option<f32>, scale: f32) -> u8 {
+fn index(cell: Option<f64>, scale: f64) -> u8 {
     match cell {
         None => NOT_READ,
         Some(v) if v.is_nan() => NAN,
         Some(v) if v.is_infinite() => INF,
         Some(v) => {
-            let t = f64::from(v) / f64::from(scale);
+            let t = v / scale;
             let arm = f64::from(ARM);
             // Where all is zero, so is the scale: 0/0 is cast to 0, the middle.
             let step = (t * arm).round().clamp(-arm, arm) as i32;
@@ -116,7 +116,7 @@ pub fn draw(subject: &Subject, picture: &Picture) -> Canvas {
 }
 
 /// The cells; returns where they end.
-fn heat_map(canvas: &mut Canvas, picture: &Picture, scale: f32, top: usize) -> usize {
+fn heat_map(canvas: &mut Canvas, picture: &Picture, scale: f64, top: usize) -> usize {
     let (w, h) = cell_size(&picture.grid);
     let cols = picture.grid.cell_cols as usize;
     let rows = picture.grid.cell_rows as usize;
@@ -147,18 +147,15 @@ fn heat_map(canvas: &mut Canvas, picture: &Picture, scale: f32, top: usize) -> u
 }
 
 /// The colour scale with its ends and its middle.
-fn legend(canvas: &mut Canvas, scale: f32, top: usize) {
+fn legend(canvas: &mut Canvas, scale: f64, top: usize) {
     canvas.frame(MARGIN, top, CONTENT, SCALE, RULE);
     for x in 0..CONTENT {
-        let t = (2 * x + 1) as f32 / CONTENT as f32 - 1.0;
+        let t = (2 * x + 1) as f64 / CONTENT as f64 - 1.0;
         canvas.rect(MARGIN + x, top, 1, SCALE, index(Some(t), 1.0));
     }
     let (low, high) = match scale {
         0.0 => (String::new(), String::new()),
-        _ => (
-            caption::number(-f64::from(scale)),
-            caption::number(scale.into()),
-        ),
+        _ => (caption::number(-scale), caption::number(scale)),
     };
     labels(canvas, top + SCALE + NEAR, [&low, "0", &high]);
 }
@@ -174,29 +171,26 @@ fn labels(canvas: &mut Canvas, y: usize, [left, middle, right]: [&str; 3]) {
 fn histogram(canvas: &mut Canvas, picture: &Picture, top: usize) {
     let bottom = top + STRIP;
     let summary = &picture.summary;
-    if let (Some(min), Some(max), Some(histogram)) =
+    if let (Some(lo), Some(hi), Some(histogram)) =
         (summary.min(), summary.max(), &summary.histogram)
     {
-        let (lo, hi) = (f64::from(min), f64::from(max));
         let bars = caption::bars(summary);
         let width = CONTENT / bars;
-        let counts = histogram.resample(min, max, bars);
+        let counts = histogram.resample(lo, hi, bars);
         let most = counts.iter().fold(1.0f64, |m, &c| m.max(c)).ln_1p();
         for (i, &count) in counts.iter().enumerate() {
             let height = ((count.ln_1p() / most * STRIP as f64).ceil() as usize).min(STRIP);
-            let middle = lo + (hi - lo) * (i as f64 + 0.5) / bars as f64;
+            let middle = caption::middle(lo, hi, i, bars);
             let colour = if middle < 0.0 { BELOW } else { ABOVE };
             canvas.rect(MARGIN + i * width, bottom - height, width, height, colour);
         }
-        let (lo, hi) = (caption::number(lo), caption::number(hi));
-        let middle = match min == max {
-            true => format!("all values are {lo}"),
-            false => "values, counts in log scale".into(),
+        let (low, high) = (caption::number(lo), caption::number(hi));
+        let all = format!("all values are {low}");
+        let label = match lo == hi {
+            true => ["", &all, ""],
+            false => [&low, "values, counts in log scale", &high],
         };
-        match min == max {
-            true => labels(canvas, bottom + NEAR, ["", &middle, ""]),
-            false => labels(canvas, bottom + NEAR, [&lo, &middle, &hi]),
-        }
+        labels(canvas, bottom + NEAR, label);
     } else {
         let none = match summary.count {
             0 => "no values",

@@ -4,7 +4,7 @@ use super::Subject;
 use super::grid::{BUDGET, Grid, Run, plan};
 use crate::error::Result;
 use crate::parallel;
-use crate::statistics::{Summary, read_values};
+use crate::statistics::{Summary, Value, Values};
 
 /// The means of a tensor's cells and the statistics of the values that were read.
 #[derive(Debug, Clone)]
@@ -13,7 +13,7 @@ pub struct Picture {
     pub grid: Grid,
     /// The mean of each cell, row by row: NaN where a value is (or where infinities cancel), `None`
     /// where a sample has no value of the cell.
-    pub cells: Vec<Option<f32>>,
+    pub cells: Vec<Option<f64>>,
     /// Statistics of what was read: of all values, or of a sample.
     pub summary: Summary,
 }
@@ -36,10 +36,16 @@ impl Picture {
     /// The values cannot be read.
     pub fn read(subject: &Subject, max_rows: u32, max_cols: u32) -> Result<Picture> {
         let grid = Grid::of(&subject.shape, max_rows, max_cols);
-        let grain = subject.values.grain() / 4;
-        let runs = plan(&grid, subject.stored_bytes, BUDGET, grain);
+        match &subject.wide {
+            Some(wide) => Picture::of(wide, grid, subject.stored_bytes),
+            None => Picture::of(&*subject.values, grid, subject.stored_bytes),
+        }
+    }
+
+    fn of<V: Values + ?Sized>(values: &V, grid: Grid, stored_bytes: u64) -> Result<Picture> {
+        let runs = plan(&grid, stored_bytes, BUDGET, values.grain());
         let pieces = pieces(&runs);
-        let parts = parallel::ordered(pieces.len(), |i| sum(subject, &grid, pieces[i]))?;
+        let parts = parallel::ordered(pieces.len(), |i| sum(values, &grid, pieces[i]))?;
         let mut sums = vec![(0f64, 0u64); (grid.cell_rows * grid.cell_cols) as usize];
         let mut summary = Summary::new(true);
         for part in &parts {
@@ -50,7 +56,7 @@ impl Picture {
                 all.1 += n;
             }
         }
-        let mean = |(sum, n): (f64, u64)| (n > 0).then(|| (sum / n as f64) as f32);
+        let mean = |(sum, n): (f64, u64)| (n > 0).then(|| sum / n as f64);
         Ok(Picture {
             grid,
             cells: sums.into_iter().map(mean).collect(),
@@ -65,15 +71,15 @@ impl Picture {
 
     /// The value at which the colour scale ends: nearly the largest of the cells, so that a few
     /// outliers do not wash out the rest. 0 where every cell is 0.
-    pub fn scale(&self) -> f32 {
-        let mut sizes: Vec<f32> = self
+    pub fn scale(&self) -> f64 {
+        let mut sizes: Vec<f64> = self
             .cells
             .iter()
             .flatten()
             .filter(|v| v.is_finite())
             .map(|v| v.abs())
             .collect();
-        sizes.sort_by(f32::total_cmp);
+        sizes.sort_by(f64::total_cmp);
         let Some(last) = sizes.len().checked_sub(1) else {
             return 0.0;
         };
@@ -97,7 +103,7 @@ fn pieces(runs: &[Run]) -> Vec<&[Run]> {
 }
 
 /// Reads some runs and adds their values up by cells.
-fn sum(subject: &Subject, grid: &Grid, runs: &[Run]) -> Result<Sums> {
+fn sum<V: Values + ?Sized>(values: &V, grid: &Grid, runs: &[Run]) -> Result<Sums> {
     let (Some(&(start, _)), Some(&(last, len))) = (runs.first(), runs.last()) else {
         return Ok(Sums {
             first_row: 0,
@@ -120,7 +126,7 @@ fn sum(subject: &Subject, grid: &Grid, runs: &[Run]) -> Result<Sums> {
     let mut buf = Vec::new();
     let mut pending = Vec::new();
     for &(first, len) in runs {
-        read_values(&*subject.values, first, len, &mut buf)?;
+        values.read(first, len, &mut buf)?;
         sums.add(grid, &edges, first, &buf);
         // Short runs are summarised together: a summary of a hundred values is mostly overhead.
         pending.extend_from_slice(&buf);
@@ -135,7 +141,7 @@ fn sum(subject: &Subject, grid: &Grid, runs: &[Run]) -> Result<Sums> {
 
 impl Sums {
     /// Adds values that follow one another from `first` on.
-    fn add(&mut self, grid: &Grid, edges: &[u64], first: u64, mut values: &[f32]) {
+    fn add<T: Value>(&mut self, grid: &Grid, edges: &[u64], first: u64, mut values: &[T]) {
         let (mut row, mut col) = (first / grid.cols, first % grid.cols);
         let mut i = grid.cell_row(row);
         let mut band_end = grid.rows_of(i).end;
@@ -156,12 +162,12 @@ impl Sums {
 }
 
 /// Adds a piece of one row from column `col` on. Cell j covers the columns `edges[j]..edges[j + 1]`.
-fn add_in_row(cells: &mut [(f64, u64)], edges: &[u64], mut col: u64, mut values: &[f32]) {
+fn add_in_row<T: Value>(cells: &mut [(f64, u64)], edges: &[u64], mut col: u64, mut values: &[T]) {
     let mut j = edges.partition_point(|&e| e <= col) - 1;
     while !values.is_empty() {
         let n = (edges[j + 1] - col).min(values.len() as u64);
         let (now, rest) = values.split_at(n as usize);
-        cells[j].0 += now.iter().map(|&v| f64::from(v)).sum::<f64>();
+        cells[j].0 += now.iter().map(|&v| v.into()).sum::<f64>();
         cells[j].1 += n;
         values = rest;
         col += n;

@@ -2,6 +2,7 @@
 
 use crate::error::Result;
 use crate::model::{Model, Origin, TensorId};
+use crate::statistics::Wide;
 use crate::view::SharedView;
 
 /// What a picture is made of.
@@ -14,6 +15,8 @@ pub struct Subject {
     pub shape: Box<[u64]>,
     /// The values: little-endian binary32, C order.
     pub values: SharedView,
+    /// The values as stored, where binary32 cannot hold them.
+    pub wide: Option<Wide>,
     /// Bytes that all of them take in the model's files: at most [`super::BUDGET`] of these are
     /// read.
     pub stored_bytes: u64,
@@ -23,16 +26,22 @@ impl Subject {
     /// A tensor of a model, if it has values.
     ///
     /// # Errors
-    /// As [`Model::f32`].
+    /// As [`Model::f32`] and [`Model::raw`].
     pub fn of(model: &Model, id: TensorId) -> Result<Option<Subject>> {
         let (Some(values), Ok(tensor)) = (model.f32(id)?, model.tensor(id)) else {
             return Ok(None);
+        };
+        let dtype = tensor.dtype.known().filter(|_| !model.is_dequantized(id));
+        let wide = match dtype {
+            Some(dtype) => Wide::of(model.raw(id)?, dtype),
+            None => None,
         };
         Ok(tensor.values.as_ref().map(|v| Subject {
             name: model.name(id).to_string(),
             stored_as: stored_as(model, id),
             shape: v.shape.clone(),
             values,
+            wide,
             stored_bytes: stored_bytes(model, id),
         }))
     }

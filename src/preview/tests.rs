@@ -4,6 +4,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use proptest::prelude::*;
 
 use super::*;
+use crate::dtype::Dtype;
+use crate::statistics::Wide;
 use crate::view::{Bytes, SharedView, View};
 
 /// Values in memory that count the bytes read of them.
@@ -42,6 +44,7 @@ fn subject(values: SharedView, shape: &[u64], stored_bytes: u64) -> Subject {
         stored_as: "F32".into(),
         shape: shape.into(),
         values,
+        wide: None,
         stored_bytes,
     }
 }
@@ -104,7 +107,7 @@ proptest! {
                     }
                 }
                 let want = sum / count;
-                let got = f64::from(picture.cells[(i * c + j) as usize].unwrap());
+                let got = picture.cells[(i * c + j) as usize].unwrap();
                 prop_assert!(
                     (got.is_nan() && want.is_nan()) || got == want || (got - want).abs() < 1e-6,
                     "cell {i}, {j}: {got}, {want}"
@@ -144,7 +147,7 @@ fn a_sample_stays_in_its_budget_and_shows_the_same() {
         for (k, cell) in picture.cells.iter().enumerate() {
             // Tiles of seven rows are too large for one in every band: some cells stay blank.
             let blank = cell.is_none() && grain > 4 * cols as u64;
-            let right = *cell == Some((k % 50) as f32);
+            let right = *cell == Some((k % 50) as f64);
             assert!(right || blank, "grain {grain}, cell {k}: {cell:?}");
         }
     }
@@ -170,6 +173,24 @@ fn the_picture_shows_what_is_there() {
     assert_eq!(colour(17, 17), colour::NAN);
     assert_eq!(colour(16 + 100, 16 + 100), colour::diverging(-1.0));
     assert_eq!(colour(16 + 400, 16 + 400), colour::diverging(1.0));
+}
+
+/// Neither the caption nor a colour says that a finite value is none.
+#[test]
+fn binary64_beyond_binary32_is_finite() {
+    let values = [1e300f64, -1e300, 1e-300, 0.5];
+    let raw: SharedView = Arc::new(Bytes(bytemuck::cast_slice(&values).into()));
+    let seen = values.map(|v| v as f32);
+    let subject = Subject {
+        wide: Wide::of(raw, Dtype::F64),
+        ..subject(Arc::new(Counted::new(&seen)), &[2, 2], 32)
+    };
+    let picture = Picture::read(&subject, 2, 2).unwrap();
+    assert_eq!(picture.cells, values.map(Some));
+    assert_eq!((picture.summary.inf, picture.summary.zeros), (0, 0));
+    let range = caption::range(&picture.summary);
+    assert!(range.starts_with("min −1e300  max 1e300"), "{range}");
+    render(&subject).unwrap();
 }
 
 #[test]

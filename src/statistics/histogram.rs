@@ -5,7 +5,7 @@
 //! `floor(floor(x/w)/2) = floor(x/2w)`, so the counts are those that the final `e` gives, whatever
 //! came first.
 
-use super::loops;
+use super::{Value, loops};
 
 /// How many bins there are: four times what any picture shows of them.
 pub const BINS: usize = 1024;
@@ -35,29 +35,33 @@ impl Default for Histogram {
     }
 }
 
-/// 2^e for every e that occurs here (-149 to 128).
+/// 2^e for -1022 ≤ e ≤ 1023.
 fn exp2(e: i32) -> f64 {
     f64::from_bits(((e + 1023) as u64) << 52)
 }
 
+/// Bins of values down here are no finer, and up there no wider: 2^-exponent must be a number, too.
+const FINEST: i32 = -1000;
+const WIDEST: i32 = 1020;
+
 /// `floor(v / 2^exponent)`; the division is exact.
-fn bin(v: f32, exponent: i32) -> i64 {
-    (f64::from(v) * exp2(-exponent)).floor() as i64
+fn bin(v: f64, exponent: i32) -> i64 {
+    (v * exp2(-exponent)).floor() as i64
 }
 
-/// The least exponent whose bins cover `min..=max` and are no finer than the spacing of floats at
+/// The least exponent whose bins cover `min..=max` and are no finer than the spacing of binary32 at
 /// the larger end, so that bin numbers stay below 2^24.
-fn exponent_for(min: f32, max: f32) -> i32 {
+fn exponent_for(min: f64, max: f64) -> i32 {
     let largest = min.abs().max(max.abs());
-    let ulp = ((largest.to_bits() >> 23) as i32 - 127).max(-126) - 23;
-    (ulp..=128)
+    let ulp = (largest.to_bits() >> 52) as i32 - 1023 - 23;
+    (ulp.max(FINEST)..WIDEST)
         .find(|&e| bin(max, e) - bin(min, e) < BINS as i64)
-        .unwrap_or(128)
+        .unwrap_or(WIDEST)
 }
 
 impl Histogram {
     /// Adds finite values, of which `min` and `max` are the least and the greatest.
-    pub(super) fn add(&mut self, values: &[f32], min: f32, max: f32) {
+    pub(super) fn add<T: Value>(&mut self, values: &[T], min: f64, max: f64) {
         self.fit(min, max);
         let scale = exp2(-self.exponent);
         let first = self.first as i32;
@@ -90,7 +94,7 @@ impl Histogram {
     }
 
     /// Adds the counts of another histogram; `min` and `max` are those of both together.
-    pub(super) fn merge(&mut self, other: &Histogram, min: f32, max: f32) {
+    pub(super) fn merge(&mut self, other: &Histogram, min: f64, max: f64) {
         self.fit(min, max);
         let shift = (self.exponent - other.exponent).clamp(0, 63);
         for (i, &n) in other.counts.iter().enumerate() {
@@ -102,7 +106,7 @@ impl Histogram {
     }
 
     /// Makes the bins cover `min..=max`.
-    fn fit(&mut self, min: f32, max: f32) {
+    fn fit(&mut self, min: f64, max: f64) {
         let exponent = exponent_for(min, max).max(self.exponent);
         let first = bin(min, exponent);
         if (exponent, first) == (self.exponent, self.first) && !self.counts.is_empty() {
@@ -125,25 +129,25 @@ impl Histogram {
 
     /// The counts in `n` equal steps from `min` to `max`, the range of what was added. A bin that
     /// straddles a border is shared out by width, so that the picture has no comb of its own.
-    pub fn resample(&self, min: f32, max: f32, n: usize) -> Vec<f64> {
+    pub fn resample(&self, min: f64, max: f64, n: usize) -> Vec<f64> {
         let mut out = vec![0.0; n];
-        let (lo, hi) = (f64::from(min), f64::from(max));
-        if n == 0 || hi <= lo {
+        if n == 0 || max <= min {
             let total: u64 = self.counts.iter().sum();
             if let Some(middle) = out.get_mut(n / 2) {
                 *middle = total as f64;
             }
             return out;
         }
-        let width = exp2(self.exponent.clamp(-149, 128));
-        let per = n as f64 / (hi - lo);
+        // Halves: the whole range of binary64 has no number that is its width.
+        let width = exp2(self.exponent.clamp(FINEST, WIDEST) - 1);
+        let (lo, hi) = (min / 2.0, max / 2.0);
+        let steps = |v: f64| ((v.clamp(lo, hi) - lo) / (hi - lo) * n as f64).clamp(0.0, n as f64);
         for (i, &count) in self.counts.iter().enumerate() {
             if count == 0 {
                 continue;
             }
             let left = (self.first + i as i64) as f64 * width;
-            let a = ((left.max(lo) - lo) * per).clamp(0.0, n as f64);
-            let b = (((left + width).min(hi) - lo) * per).clamp(a, n as f64);
+            let (a, b) = (steps(left), steps(left + width));
             spread(&mut out, a, b, count as f64);
         }
         out

@@ -1,5 +1,6 @@
 //! The loops that see every value.
 
+use super::Value;
 use crate::quant::simd::for_each_cpu;
 
 /// Independent accumulators, so that the compiler may keep them in vector registers: float addition
@@ -9,20 +10,20 @@ const LANES: usize = 16;
 /// What the first look at values yields. If any is not finite, neither is the sum, and the rest is
 /// void.
 pub(super) struct First {
-    pub min: f32,
-    pub max: f32,
+    pub min: f64,
+    pub max: f64,
     pub sum: f64,
     pub zeros: u64,
 }
 
 /// In three loops: one that does all of it needs more registers than there are, and takes twice as
 /// long.
-pub(super) fn first(values: &[f32]) -> First {
+pub(super) fn first<T: Value>(values: &[T]) -> First {
     let (sum, zeros) = sum_and_zeros(values);
     First {
         // A negative zero counts as zero, so that no range begins or ends at "-0".
-        min: least(values) + 0.0,
-        max: greatest(values) + 0.0,
+        min: least(values).into() + 0.0,
+        max: greatest(values).into() + 0.0,
         sum,
         zeros,
     }
@@ -30,7 +31,7 @@ pub(super) fn first(values: &[f32]) -> First {
 
 /// Gives each value to the accumulator whose turn it is.
 #[inline(always)]
-fn in_turn(values: &[f32], mut take: impl FnMut(usize, f32)) {
+fn in_turn<T: Value>(values: &[T], mut take: impl FnMut(usize, T)) {
     let (whole, rest) = values.as_chunks::<LANES>();
     for chunk in whole {
         for (lane, &v) in chunk.iter().enumerate() {
@@ -43,51 +44,69 @@ fn in_turn(values: &[f32], mut take: impl FnMut(usize, f32)) {
 }
 
 for_each_cpu! {
-    fn least(values: &[f32]) -> f32 {
-        let mut min = [f32::INFINITY; LANES];
+    fn least<T: Value>(values: &[T]) -> T {
+        let mut min = [T::INFINITY; LANES];
         in_turn(values, |lane, v| min[lane] = if v < min[lane] { v } else { min[lane] });
-        min.into_iter().fold(f32::INFINITY, f32::min)
+        min.into_iter().fold(T::INFINITY, |a, b| if b < a { b } else { a })
     }
 }
 
 for_each_cpu! {
-    fn greatest(values: &[f32]) -> f32 {
-        let mut max = [f32::NEG_INFINITY; LANES];
+    fn greatest<T: Value>(values: &[T]) -> T {
+        let mut max = [T::NEG_INFINITY; LANES];
         in_turn(values, |lane, v| max[lane] = if v > max[lane] { v } else { max[lane] });
-        max.into_iter().fold(f32::NEG_INFINITY, f32::max)
+        max.into_iter().fold(T::NEG_INFINITY, |a, b| if b > a { b } else { a })
     }
 }
 
 for_each_cpu! {
-    fn sum_and_zeros(values: &[f32]) -> (f64, u64) {
+    fn sum_and_zeros<T: Value>(values: &[T]) -> (f64, u64) {
         let (mut sum, mut zeros) = ([0f64; LANES], [0u32; LANES]);
         in_turn(values, |lane, v| {
-            sum[lane] += f64::from(v);
-            zeros[lane] += u32::from(v == 0.0);
+            sum[lane] += v.into();
+            zeros[lane] += u32::from(v == T::default());
         });
         (sum.into_iter().sum(), zeros.into_iter().map(u64::from).sum())
     }
 }
 
+/// Mean and sum of squared deviations from it, of values and their sum. What that sum lost of
+/// values far from zero (binary64's, of which a few thousand need more digits than it has) shows in
+/// the deviations, and is put right.
+pub(super) fn moments<T: Value>(values: &[T], sum: f64) -> (f64, f64) {
+    let n = values.len() as f64;
+    let nearly = sum / n;
+    let (deviations, squares) = deviations(values, nearly);
+    let off = deviations / n;
+    let mean = match off.abs() > 2.0 * f64::EPSILON * nearly.abs() {
+        true => nearly + off,
+        // The last digit is more often right as it is.
+        false => nearly,
+    };
+    (mean, (squares - deviations * off).max(0.0))
+}
+
 for_each_cpu! {
-    pub(super) fn squared_deviations(values: &[f32], mean: f64) -> f64 {
-        let mut squares = [0f64; LANES];
+    /// The sum of `v - mean`, and of its squares.
+    fn deviations<T: Value>(values: &[T], mean: f64) -> (f64, f64) {
+        let (mut sum, mut squares) = ([0f64; LANES], [0f64; LANES]);
         in_turn(values, |lane, v| {
-            let d = f64::from(v) - mean;
+            let d = v.into() - mean;
+            sum[lane] += d;
             squares[lane] += d * d;
         });
-        squares.into_iter().sum()
+        (sum.into_iter().sum(), squares.into_iter().sum())
     }
 }
 
 for_each_cpu! {
     /// `floor(v·scale) - first` of each value, which must lie in 0…65535.
-    pub(super) fn bins(values: &[f32], scale: f64, first: i32, out: &mut [u16]) {
+    pub(super) fn bins<T: Value>(values: &[T], scale: f64, first: i32, out: &mut [u16]) {
         // Adding 1.5·2^52 leaves the nearest whole number in the low bits, without the checks of a
         // cast, which would keep the loop from being vectorised.
         const ROUND: f64 = 1.5 * (1u64 << 52) as f64;
         for (o, &v) in out.iter_mut().zip(values) {
-            let scaled = f64::from(v) * scale;
+            let scaled = v.into() * scale;
             let shifted = scaled + ROUND;
             let nearest = shifted.to_bits() as i32;
             let floor = nearest - i32::from(shifted - ROUND > scaled);

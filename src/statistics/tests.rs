@@ -2,12 +2,13 @@ use proptest::prelude::*;
 
 use super::histogram::BINS;
 use super::*;
-use crate::view::Bytes;
+use crate::dtype::Dtype;
+use crate::view::{Bytes, View};
 
 /// The definition, in two passes over binary64.
 struct Naive {
-    min: f32,
-    max: f32,
+    min: f64,
+    max: f64,
     mean: f64,
     std: f64,
 }
@@ -18,8 +19,12 @@ fn naive(values: &[f32]) -> Option<Naive> {
     let mean = finite.iter().map(|&v| f64::from(v)).sum::<f64>() / n;
     let squares = finite.iter().map(|&v| (f64::from(v) - mean).powi(2));
     (!finite.is_empty()).then(|| Naive {
-        min: finite.iter().copied().fold(f32::INFINITY, f32::min),
-        max: finite.iter().copied().fold(f32::NEG_INFINITY, f32::max),
+        min: finite.iter().copied().fold(f32::INFINITY, f32::min).into(),
+        max: finite
+            .iter()
+            .copied()
+            .fold(f32::NEG_INFINITY, f32::max)
+            .into(),
         mean,
         std: (squares.sum::<f64>() / n).sqrt(),
     })
@@ -27,7 +32,7 @@ fn naive(values: &[f32]) -> Option<Naive> {
 
 fn summary(values: &[f32]) -> Summary {
     let bytes = Bytes(bytemuck::cast_slice(values).into());
-    summarize(&bytes, true, &|_| {}).unwrap()
+    summarize::<dyn View>(&bytes, true, &|_| {}).unwrap()
 }
 
 fn agree(values: &[f32], s: &Summary) {
@@ -44,7 +49,7 @@ fn agree(values: &[f32], s: &Summary) {
         ),
         Some(n) => {
             assert_eq!((s.min(), s.max()), (Some(n.min), Some(n.max)));
-            let size = f64::from(n.min.abs().max(n.max.abs())).max(f64::MIN_POSITIVE);
+            let size = n.min.abs().max(n.max.abs()).max(f64::MIN_POSITIVE);
             assert!((s.mean().unwrap() - n.mean).abs() <= 1e-13 * size);
             assert!((s.std().unwrap() - n.std).abs() <= 1e-12 * n.std.max(1e-6 * size));
         }
@@ -116,6 +121,11 @@ fn a_far_mean_costs_no_precision() {
     let s = summary(&values);
     assert!((s.mean().unwrap() - 16_000_001.0).abs() < 1e-6);
     assert!((s.std().unwrap() - (2.0f64 / 3.0).sqrt()).abs() < 1e-9);
+    // Where a plain sum would have.
+    let values: Vec<f64> = (0..300_000).map(|i| 1e13 + f64::from(i % 3)).collect();
+    let s = wide(&values);
+    assert!((s.mean().unwrap() - (1e13 + 1.0)).abs() < 0.01);
+    assert!((s.std().unwrap() - (2.0f64 / 3.0).sqrt()).abs() < 1e-9);
 }
 
 #[test]
@@ -124,9 +134,9 @@ fn the_result_does_not_depend_on_the_threads() {
         .map(|i| ((i * 7919 % 10_007) as f32 - 5_000.0) * 1e-4)
         .collect();
     let bytes = Bytes(bytemuck::cast_slice(&values).into());
-    let once = summarize(&bytes, true, &|_| {}).unwrap();
+    let once = summarize::<dyn View>(&bytes, true, &|_| {}).unwrap();
     // What one thread does, by hand.
-    let spans = Spans::of(&bytes);
+    let spans = Spans::of::<dyn View>(&bytes);
     let mut all = Summary::new(true);
     for chunk in 0..spans.chunks() {
         let mut sum = Summary::new(true);
@@ -159,4 +169,82 @@ fn spans_follow_tiles() {
         }
     }
     assert_eq!(Spans::new(0, 1).chunks(), 0);
+}
+
+fn wide(values: &[f64]) -> Summary {
+    let bytes = Bytes(bytemuck::cast_slice(values).into());
+    let wide = Wide::of(std::sync::Arc::new(bytes), Dtype::F64).unwrap();
+    summarize(&wide, true, &|_| {}).unwrap()
+}
+
+#[track_caller]
+fn near(found: Option<f64>, wanted: f64) {
+    let found = found.unwrap();
+    assert!(
+        // A sum in a row, as the tests', is off by more than one in lanes.
+        (found - wanted).abs() <= 1e-11 * wanted.abs(),
+        "{found:e}, not {wanted:e}"
+    );
+}
+
+/// Nothing of it is in binary32's range, and no square in binary64's.
+#[test]
+fn binary64_is_not_seen_through_binary32() {
+    let s = wide(&[0.1, 0.2, 1e-50, -1e300]);
+    assert_eq!((s.min(), s.max()), (Some(-1e300), Some(0.2)));
+    assert_eq!((s.zeros, s.nan, s.inf), (0, 0, 0));
+    near(s.mean(), -2.5e299);
+    near(s.std(), 1e300 * 3f64.sqrt() / 4.0);
+    // A sum that overflows, and squares that vanish.
+    let s = wide(&[1.5e308, 1.7e308, f64::INFINITY, 1.6e308]);
+    assert_eq!((s.max(), s.inf), (Some(1.7e308), 1));
+    near(s.mean(), 1.6e308);
+    near(s.std(), 1e307 * (2f64 / 3.0).sqrt());
+    let s = wide(&[1e-300, 3e-300, 0.0, f64::NAN]);
+    near(s.mean(), 4e-300 / 3.0);
+    near(s.std(), 1e-300 * (14f64 / 9.0).sqrt());
+    assert_eq!((s.zeros, s.nan), (1, 1));
+    let s = wide(&[f64::MAX, f64::MIN, 5e-324]);
+    assert_eq!((s.min(), s.max()), (Some(f64::MIN), Some(f64::MAX)));
+    near(s.std(), f64::MAX * (2f64 / 3.0).sqrt());
+}
+
+/// Spans of other sizes of numbers than their neighbours', in either order.
+#[test]
+fn spans_of_any_magnitude_add_up() {
+    let span = SPAN as usize;
+    let powers = [0.0, 1e-300, 1.0, 1e300, 1.0, 1e-300, 0.0];
+    for powers in [&powers[..4], &powers[3..], &powers] {
+        let values: Vec<f64> = powers
+            .iter()
+            .flat_map(|p| (0..span).map(move |i| p * (1 + i % 3) as f64))
+            .collect();
+        let s = wide(&values);
+        let n = values.len() as f64;
+        let unit = s.max().unwrap();
+        let mean = values.iter().map(|v| v / unit).sum::<f64>() / n;
+        let squares = values
+            .iter()
+            .map(|v| (v / unit - mean).powi(2))
+            .sum::<f64>();
+        near(s.mean(), mean * unit);
+        near(s.std(), (squares / n).sqrt() * unit);
+        let counts = s.histogram.as_ref().unwrap().resample(s.min, s.max, 16);
+        assert!((counts.iter().sum::<f64>() - n).abs() < 1e-6, "{counts:?}");
+    }
+}
+
+proptest! {
+    #[test]
+    fn any_binary64(values in prop::collection::vec(any::<f64>(), 1..200)) {
+        let s = wide(&values);
+        let finite = || values.iter().copied().filter(|v| v.is_finite());
+        prop_assert_eq!(s.min(), finite().reduce(f64::min));
+        prop_assert_eq!(s.max(), finite().reduce(f64::max));
+        prop_assert_eq!(s.finite(), finite().count() as u64);
+        prop_assert!(s.mean().is_none_or(|m| s.min <= m && m <= s.max));
+        prop_assert!(s.std().is_none_or(|d| d.is_finite() && d >= 0.0));
+        let counts = s.histogram.unwrap().resample(s.min, s.max, 16);
+        prop_assert!((counts.iter().sum::<f64>() - finite().count() as f64).abs() < 1e-6);
+    }
 }

@@ -88,8 +88,15 @@ fn ls_is_a_table_that_a_glob_narrows() {
             .len(),
         12
     );
+    // A glob that matches nothing is an error, in JSON after the empty answer.
     ls(&dir, &["nothing*"]).fails(&["nothing*", "stfs ls"]);
-    assert_eq!(ls(&dir, &["nothing*", "--json"]).ok().json(), json!([]));
+    ls(&dir, &["nothing*", "--tree"]).fails(&["nothing*", "stfs ls"]);
+    let ran = ls(&dir, &["nothing*", "--json"]);
+    assert_eq!((ran.code, ran.json()), (1, json!([])), "{ran:?}");
+    assert!(ran.err.contains("nothing*"), "{ran:?}");
+    let ran = ls(&dir, &["nothing*", "--tree", "--json"]);
+    assert_eq!((ran.code, &ran.json()["tensors"]), (1, &json!(0)));
+    ls(&dir, &["nothing*", "--why"]).ok();
     assert_eq!(
         ls(&dir, &["--no-synthetic"]).ok().out.lines().count(),
         all.len()
@@ -121,6 +128,15 @@ fn ls_tree_folds_like_layers() {
     let leaf = &layers["children"]["7"]["children"]["self_attn"]["children"]["q_proj"]["children"]
         ["weight"];
     assert_eq!(leaf["name"], "model.layers.7.self_attn.q_proj.weight");
+}
+
+#[test]
+fn an_empty_name_is_seen() {
+    let dir = ModelDir::of(&[tensor("", Dtype::F32, &[2]), tensor("a", Dtype::F32, &[2])]);
+    let stat = stfs([Path::new("stat"), dir.path()]).ok().out;
+    for text in [ls(&dir, &[]).ok().out, ls(&dir, &["--tree"]).ok().out, stat] {
+        assert!(text.contains("\"\"  "), "{text}");
+    }
 }
 
 /// Every level once held the text of all that is below it.
@@ -286,7 +302,7 @@ fn a_closed_pipe_is_no_error() {
             .open("/dev/full")
             .unwrap();
         let out = command(&all).stdout(full).output().unwrap();
-        Ran::of(out).fails(&["No space left on device"]);
+        Ran::of(out).fails(&["stfs: standard output: No space left on device"]);
     }
     for args in [
         &["completions", "bash"][..],
@@ -298,6 +314,26 @@ fn a_closed_pipe_is_no_error() {
         let closed = closed_pipe(&args);
         assert_eq!((closed.code, closed.err.as_str()), (0, ""), "{args:?}");
     }
+}
+
+#[test]
+fn wrong_usage_is_an_error_like_any_other() {
+    for (args, what) in [
+        (&["ls"][..], "stfs: the following required arguments"),
+        (&["ls", "--frobnicate", "/"], "stfs: unexpected argument"),
+        (&["frobnicate"], "stfs: unrecognized subcommand"),
+        (&["cat", "/", "t", "--view", "x"], "stfs: invalid value 'x'"),
+    ] {
+        let ran = stfs(args);
+        assert_eq!((ran.code, ran.out.as_str()), (2, ""), "{ran:?}");
+        assert!(ran.err.starts_with(what), "{ran:?}");
+        assert!(ran.err.contains("try '--help'"), "{ran:?}");
+        assert!(!ran.err.contains("error:"), "{ran:?}");
+    }
+    let help = stfs(["--help"]).ok();
+    assert!(help.out.contains("Usage: stfs") && help.err.is_empty());
+    let ran = stfs::<&str>([]);
+    assert!(ran.code == 2 && ran.err.contains("Usage: stfs"), "{ran:?}");
 }
 
 /// Runs the program with nobody to read what it prints.

@@ -38,19 +38,21 @@ def close(found, expected, what, size=0.0):
 
 
 def checked_statistics(entry, array):
-    """The entry of `stat --json` is what NumPy says of the array's values."""
-    values = array.astype(np.float32).reshape(-1)
-    finite = values[np.isfinite(values)].astype(np.float64)
+    """The entry of `stat --json` is what NumPy says of the array's values, in numbers whose squares
+    cannot overflow.
+    """
+    values = array.astype(np.float64 if array.dtype == np.float64 else np.float32).reshape(-1)
+    finite = values[np.isfinite(values)].astype(np.longdouble)
     name = entry["name"]
     keys = ["name", "dtype", "shape", "min", "max", "mean", "std", "zeros", "nan", "inf"]
     same(list(entry), keys, f"keys of {name}")
     same(entry["shape"], list(array.shape), f"shape of {name}")
     none = finite.size == 0
     size = 0 if none else np.abs(finite).max()
-    same(entry["min"], None if none else finite.min(), f"min of {name}")
-    same(entry["max"], None if none else finite.max(), f"max of {name}")
-    close(entry["mean"], None if none else finite.mean(), f"mean of {name}", size)
-    close(entry["std"], None if none else finite.std(), f"std of {name}", size)
+    same(entry["min"], None if none else float(finite.min()), f"min of {name}")
+    same(entry["max"], None if none else float(finite.max()), f"max of {name}")
+    close(entry["mean"], None if none else float(finite.mean()), f"mean of {name}", float(size))
+    close(entry["std"], None if none else float(finite.std()), f"std of {name}", float(size))
     same(entry["zeros"], int((values == 0).sum()), f"zeros of {name}")
     same(entry["nan"], int(np.isnan(values).sum()), f"NaN of {name}")
     same(entry["inf"], int(np.isinf(values).sum()), f"Inf of {name}")
@@ -61,6 +63,7 @@ def statistics_of_every_float_dtype(tmp):
     """Every code of the small types, a large and a far-off F32, odd sizes, nothing finite."""
     stored = {f"codes.{dtype}": every_code(dtype) for dtype in DTYPES}
     arrays = {n: t.f32().reshape(t.shape) for n, t in stored.items() if "F" in t.dtype}
+    arrays["codes.F64"] = stored["codes.F64"].array()
     folder = tmp / "codes"
     folder.mkdir()
     write_by_hand(folder / "model.safetensors", stored)
@@ -74,6 +77,11 @@ def statistics_of_every_float_dtype(tmp):
         "far": (1e7 + RNG.integers(0, 3, 300_007)).astype(np.float32),
         "half": RNG.standard_normal((70, 1000)).astype(np.float16),
         "wide": RNG.standard_normal(1234) * 1e-3,
+        "wide.far": 1e13 + RNG.integers(0, 3, 300_007).astype(np.float64),
+        "wide.extremes": np.array([0.1, 0.2, 1e-50, -1e300]),
+        "wide.tiny": np.array([1e-300, 3e-300, 0, np.nan, np.inf, 5e-324]),
+        "wide.sum": np.full(100_000, 1.5e308) + np.arange(100_000) * 1e302,
+        "wide.spans": RNG.standard_normal((5, 65_536)) * np.array([[1e-300], [1], [1e300], [0], [1e-40]]),
         "holes": np.where(RNG.random((400, 333)) < 0.1, np.nan, RNG.standard_normal((400, 333))).astype(BF16),
         "nothing": np.full((3, 5), np.nan, np.float32),
         "infinite": np.array([np.inf, -np.inf, 0, -0.0, 7], np.float32),
@@ -221,6 +229,8 @@ def show_in_a_terminal(tmp):
         assert "min " in text and "NaN 0" in text and "Inf 0" in text and "[100, 300]" in text
     assert "\x1b" not in show("evil\x1b[2Jname", NO_COLOR="1")
     assert "0 values" in show("empty")
+    wide = stfs("show", model(tmp / "wide", {"w": np.array([[0.1, 1e-50], [-1e300, np.inf]])}), "w").decode()
+    assert "min −1e300  max 0.1" in wide and "zeros 0" in wide and "Inf 1" in wide, wide
     run(STFS, "show", m, "nothing", expect=1)
 
 
@@ -236,6 +246,9 @@ def diff_finds_what_changed(tmp):
     new["l.3.w"] = base["l.3.w"].reshape(30, 40)
     new["half"] = base["half"].astype(np.float32)
     new["ids"] = np.arange(5) + 2**40
+    base["wide"] = np.array([1e300, 1e-300, 0.1])
+    new["wide"] = np.array([2e300, 1e-300, 0.1])
+    base["integers"], new["integers"] = (np.array([7, 2**53 + i], np.uint64) for i in range(2))
     new["added"] = np.zeros(3, np.float32)
     del new["l.4.w"]
     a, b = model(tmp / "a", base), model(tmp / "b", new)
@@ -244,19 +257,21 @@ def diff_finds_what_changed(tmp):
     same((found["added"], found["removed"], found["unchanged"]), (["added"], ["l.4.w"], 3), "names")
     changed = {c["name"]: c for c in found["changed"]}
     same({n: c["what"] for n, c in changed.items()},
-         {"l.1.w": "value", "l.2.w": "value", "l.3.w": "shape", "half": "dtype", "ids": "value"}, "what")  # fmt: skip
+         {"l.1.w": "value", "l.2.w": "value", "l.3.w": "shape", "half": "dtype", "ids": "value",
+          "wide": "value", "integers": "value"}, "what")  # fmt: skip
     for name in ("l.1.w", "l.2.w"):
         x, y = base[name].astype(np.float64), new[name].astype(np.float64)
         close(changed[name]["max_abs"], np.abs(x - y).max(), f"max_abs of {name}")
         close(changed[name]["max_rel"], (np.abs(x - y) / np.abs(x)).max(), f"max_rel of {name}")
         close(changed[name]["cosine"], (x * y).sum() / np.sqrt((x * x).sum() * (y * y).sum()), f"cosine of {name}")
+    same([changed["wide"][k] for k in ("max_abs", "max_rel")], [1e300, 1], "wide")
     same([changed["half"][k] for k in ("max_abs", "cosine")], [0, 1], "widened")
     same([changed["l.3.w"][k] for k in ("max_abs", "max_rel", "cosine")], [None] * 3, "reshaped")
     order = [c["name"] for c in found["changed"]]
     assert order.index("l.2.w") < order.index("l.1.w"), f"most changed first: {order}"
-    same(json.loads(stfs("diff", "--json", a, a)), {"added": [], "removed": [], "changed": [], "unchanged": 9}, "a, a")
+    same(json.loads(stfs("diff", "--json", a, a)), {"added": [], "removed": [], "changed": [], "unchanged": 11}, "a, a")
     stfs("diff", a, tmp / "nowhere", expect=2)
-    assert b"1 added, 1 removed, 5 changed, 3 unchanged" in stfs("diff", a, b, expect=1)
+    assert b"1 added, 1 removed, 7 changed, 3 unchanged" in stfs("diff", a, b, expect=1)
 
 
 @check

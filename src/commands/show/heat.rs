@@ -37,7 +37,7 @@ pub fn map(painter: &mut Painter, picture: &Picture, cols: usize, rows: usize) {
     let across = picture.grid.cell_cols as usize;
     let scale = picture.scale();
     // Rows of pixels, each cell repeated.
-    let pixel_rows: Vec<&[Option<f32>]> = picture
+    let pixel_rows: Vec<&[Option<f64>]> = picture
         .cells
         .chunks(across)
         .flat_map(|row| std::iter::repeat_n(row, h))
@@ -65,16 +65,13 @@ pub fn map(painter: &mut Painter, picture: &Picture, cols: usize, rows: usize) {
 }
 
 /// The scale: its ends in numbers, its colours between.
-pub fn legend(painter: &mut Painter, scale: f32, cols: usize) {
-    let (low, high) = (
-        caption::number(-f64::from(scale)),
-        caption::number(scale.into()),
-    );
+pub fn legend(painter: &mut Painter, scale: f64, cols: usize) {
+    let (low, high) = (caption::number(-scale), caption::number(scale));
     let numbers = low.chars().count() + high.chars().count() + 2;
     let steps = cols.saturating_sub(numbers).clamp(5, 41);
     painter.plain(&format!("{low} "));
     for i in 0..steps {
-        let t = (2 * i + 1) as f32 / steps as f32 - 1.0;
+        let t = (2 * i + 1) as f64 / steps as f64 - 1.0;
         match painter.colours() {
             Colours::None => painter.plain(shade(Some(t), 1.0)),
             _ => painter.paint("█", Some(rgb(Some(t), 1.0)), None),
@@ -85,14 +82,14 @@ pub fn legend(painter: &mut Painter, scale: f32, cols: usize) {
 }
 
 /// Where on the scale a finite cell is, from -1 to 1. A scale of 0 means that all are 0.
-fn position(v: f32, scale: f32) -> f64 {
+fn position(v: f64, scale: f64) -> f64 {
     match scale {
         0.0 => 0.0,
-        _ => (f64::from(v) / f64::from(scale)).clamp(-1.0, 1.0),
+        _ => (v / scale).clamp(-1.0, 1.0),
     }
 }
 
-fn rgb(cell: Option<f32>, scale: f32) -> Rgb {
+fn rgb(cell: Option<f64>, scale: f64) -> Rgb {
     match cell {
         None => [0x80; 3],
         Some(v) if v.is_nan() => colour::NAN,
@@ -101,7 +98,7 @@ fn rgb(cell: Option<f32>, scale: f32) -> Rgb {
     }
 }
 
-fn shade(cell: Option<f32>, scale: f32) -> &'static str {
+fn shade(cell: Option<f64>, scale: f64) -> &'static str {
     match cell {
         None => ".",
         Some(v) if v.is_nan() => "?",
