@@ -11,16 +11,20 @@ pub trait Value: Copy + Default + PartialOrd + Into<f64> + Send + 'static {
     const INFINITY: Self;
     /// Below all numbers.
     const NEG_INFINITY: Self;
+    /// Whether binary64 has digits enough for a sum of millions, however far from zero they lie.
+    const SUMS_WELL: bool;
 }
 
 impl Value for f32 {
     const INFINITY: f32 = f32::INFINITY;
     const NEG_INFINITY: f32 = f32::NEG_INFINITY;
+    const SUMS_WELL: bool = true;
 }
 
 impl Value for f64 {
     const INFINITY: f64 = f64::INFINITY;
     const NEG_INFINITY: f64 = f64::NEG_INFINITY;
+    const SUMS_WELL: bool = false;
 }
 
 /// Values that can be read in any pieces.
