@@ -1,7 +1,7 @@
 //! `stfs verify`: everything that is wrong with a model, in one run.
 
 use std::collections::HashSet;
-use std::io::{self, BufWriter, Write};
+use std::io::{BufWriter, Write};
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -151,7 +151,7 @@ fn print(
     model: Option<&Model>,
     note: Option<String>,
 ) -> Result<()> {
-    let mut out = BufWriter::new(io::stdout().lock());
+    let mut out = BufWriter::new(super::stdout());
     if args.json {
         let all: Vec<_> = problems
             .iter()
