@@ -94,11 +94,13 @@ impl Summary {
             return Summary::of_finite(values, &first, histogram);
         }
         let wide = |v: &T| -> f64 { (*v).into() };
-        let finite: Vec<T> = values
-            .iter()
-            .copied()
-            .filter(|v| wide(v).is_finite())
-            .collect();
+        // Without a branch, which noise would mispredict at every other value.
+        let (mut finite, mut n) = (values.to_vec(), 0);
+        for v in values {
+            finite[n] = *v;
+            n += usize::from(wide(v).is_finite());
+        }
+        finite.truncate(n);
         let nan = values.iter().filter(|v| wide(v).is_nan()).count() as u64;
         let mut summary = Summary::of_finite(&finite, &loops::first(&finite), histogram);
         summary.count = values.len() as u64;
