@@ -4,32 +4,22 @@
 use std::ffi::OsStr;
 use std::io;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
 
 use fuser::{
-    Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation, INodeNo, InitFlags,
-    IoctlFlags, KernelConfig, LockOwner, OpenFlags, ReplyAttr, ReplyData, ReplyDirectory,
-    ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyLseek, ReplyOpen, ReplyStatfs,
-    ReplyXattr, Request,
+    Errno, FileHandle, Filesystem, FopenFlags, Generation, INodeNo, InitFlags, IoctlFlags,
+    KernelConfig, LockOwner, OpenFlags, ReplyAttr, ReplyData, ReplyDirectory, ReplyDirectoryPlus,
+    ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyXattr, Request,
 };
 
-use crate::error::Error;
-use crate::fs::{Attr, Fs};
+use crate::fs::Fs;
 use crate::ioctl;
-use crate::layout::Kind;
 use crate::workers::Workers;
 
 mod mount;
+mod replies;
 
 pub use mount::{MountOptions, Mounted, Place, mount, unmount};
-
-/// The tree never changes, so the kernel may remember all of it.
-const TTL: Duration = Duration::from_secs(365 * 24 * 3600);
-/// `st_blksize` of files: what `cp` and friends read at a time.
-const BLOCK_SIZE: u32 = 1 << 20;
-/// `st_blksize` of directories. The C library takes it for the size of its buffer for listings, and
-/// the kernel allocates as many pages for every request: 1 MiB would make `find` twice as slow.
-const DIR_BLOCK_SIZE: u32 = 4096;
+use replies::{TTL, errno, file_attr, file_type, list, logged, reply_entry, reply_xattr};
 
 /// The kernel's side of a mount.
 pub struct FuseFs {
@@ -81,107 +71,6 @@ pub fn worth_logging(metadata: &log::Metadata<'_>) -> bool {
     let target = metadata.target();
     let of_mounting = target.starts_with("fuser::mnt");
     !target.starts_with("fuser") || metadata.level() <= log::Level::Error && !of_mounting
-}
-
-fn errno(e: &Error) -> Errno {
-    Errno::from_i32(e.errno())
-}
-
-/// Logs what a reader only sees as a number, and gives the number.
-fn logged(e: &Error) -> Errno {
-    log::warn!("{}", crate::text::printable(&e.to_string()));
-    errno(e)
-}
-
-fn file_type(kind: Kind) -> FileType {
-    match kind {
-        Kind::Dir => FileType::Directory,
-        Kind::File => FileType::RegularFile,
-        Kind::Link => FileType::Symlink,
-    }
-}
-
-fn file_attr(a: &Attr) -> FileAttr {
-    FileAttr {
-        ino: INodeNo(a.ino),
-        size: a.size,
-        // 0 would make cp and tar take the files for holes.
-        blocks: a.size.div_ceil(512),
-        atime: a.mtime,
-        mtime: a.mtime,
-        ctime: a.mtime,
-        crtime: SystemTime::UNIX_EPOCH,
-        kind: file_type(a.kind),
-        perm: a.perm,
-        nlink: a.nlink,
-        uid: a.uid,
-        gid: a.gid,
-        rdev: 0,
-        blksize: match a.kind {
-            Kind::Dir => DIR_BLOCK_SIZE,
-            Kind::File | Kind::Link => BLOCK_SIZE,
-        },
-        flags: 0,
-    }
-}
-
-/// "There is no such entry", for the kernel to remember: an inode number of 0.
-fn absent() -> FileAttr {
-    FileAttr {
-        ino: INodeNo(0),
-        ..file_attr(&Attr {
-            ino: 0,
-            kind: Kind::File,
-            size: 0,
-            perm: 0,
-            nlink: 0,
-            uid: 0,
-            gid: 0,
-            mtime: SystemTime::UNIX_EPOCH,
-        })
-    }
-}
-
-fn reply_entry(fs: &Fs, parent: u64, name: &str, reply: ReplyEntry) {
-    match fs.lookup(parent, name) {
-        Ok(attr) => reply.entry(&TTL, &file_attr(&attr), Generation(0)),
-        Err(Error::NotFound(_)) => reply.entry(&TTL, &absent(), Generation(0)),
-        Err(e) => reply.error(logged(&e)),
-    }
-}
-
-fn reply_xattr(value: Result<Vec<u8>, Error>, size: u32, reply: ReplyXattr) {
-    match value {
-        Err(e) => reply.error(errno(&e)),
-        Ok(v) if size == 0 => reply.size(v.len() as u32),
-        Ok(v) if v.len() > size as usize => reply.error(Errno::ERANGE),
-        Ok(v) => reply.data(&v),
-    }
-}
-
-/// `.` and `..` come first; the positions of the rest follow.
-const DOTS: u64 = 2;
-
-/// Lists a directory from a position on, `.` and `..` included.
-fn list(
-    fs: &Fs,
-    ino: u64,
-    offset: u64,
-    with_attrs: bool,
-    mut add: impl FnMut(u64, &str, Attr) -> bool,
-) -> Result<(), Error> {
-    for (position, name, which) in [(0, ".", ino), (1, "..", fs.parent(ino))] {
-        if offset <= position {
-            let attr = fs.getattr(which)?;
-            if !add(position + 1, name, attr) {
-                return Ok(());
-            }
-        }
-    }
-    let from = offset.saturating_sub(DOTS);
-    fs.readdir(ino, from, with_attrs, |next, name, attr| {
-        add(next + DOTS, name, attr)
-    })
 }
 
 impl Filesystem for FuseFs {

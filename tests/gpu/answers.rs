@@ -125,7 +125,7 @@ fn who_does_not_want_to_wait_does_not_wait_for_the_driver_either() {
         };
         let start = Instant::now();
         let (errno, io) = fixture.call(ioctl::UPLOAD, at_once, &target, file(1));
-        assert!(start.elapsed() < Duration::from_millis(150));
+        assert!(start.elapsed() < Duration::from_millis(600));
         assert_eq!((errno, io.state, io.done_bytes), (0, ioctl::LOADING, 0));
         while fixture.query(&target, 1).1.state == ioctl::LOADING {
             std::thread::sleep(Duration::from_millis(10));

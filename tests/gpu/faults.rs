@@ -125,7 +125,7 @@ fn a_driver_that_takes_its_time_keeps_nobody_waiting() {
         assert_eq!((errno, io.state), (0, ioctl::LOADING));
         let start = Instant::now();
         assert_eq!(fixture.query(&target, 2).1.state, ioctl::LOADING);
-        assert!(start.elapsed() < Duration::from_millis(200));
+        assert!(start.elapsed() < Duration::from_millis(800));
         assert_eq!(fixture.upload(&target, 1).1.state, ioctl::RESIDENT);
     });
 }
@@ -199,7 +199,7 @@ fn stopped_while_the_driver_starts_it_keeps_nobody_waiting() {
         }
         let start = Instant::now();
         fixture.gpu.stop();
-        assert!(start.elapsed() < Duration::from_millis(500));
+        assert!(start.elapsed() < Duration::from_millis(900));
         assert_eq!(waiting.recv_timeout(Duration::from_secs(1)).unwrap().0, libc::EIO);
     });
 }
