@@ -190,7 +190,7 @@ fn nvfp4() -> Tensors {
     tensors
 }
 
-/// A layer as bitsandbytes stores it; nested: with statistics that are quantised themselves.
+/// A layer as bitsandbytes stores it; nested: with statistics that are quantized themselves.
 fn nf4(block: usize, nested: bool) -> Tensors {
     let blocks = N * K / block;
     let mut state = format!(r#"{{"quant_type": "nf4", "blocksize": {block}, "shape": [{N}, {K}]"#);
@@ -325,9 +325,9 @@ fn write(path: &Path, tensors: &Tensors) {
     serialize_to_file(views, None, path).expect("the model can be written");
 }
 
-/// The first quantised layer's values, or else the first tensor's.
+/// The first quantized layer's values, or else the first tensor's.
 fn view(catalog: &Catalog) -> SharedView {
-    if let Some(found) = quant::recognise(catalog).first() {
+    if let Some(found) = quant::recognize(catalog).first() {
         let layer = found.resolve(catalog).expect("a layer that can be decoded");
         return layer
             .kernel

@@ -1,11 +1,11 @@
-"""How fast `f32` of a quantised tensor is read from a mount, beside what the peers take for the same
-values in the same round: MLX for its own formats, vectorised NumPy with ml_dtypes for the rest.
+"""How fast `f32` of a quantized tensor is read from a mount, beside what the peers take for the same
+values in the same round: MLX for its own formats, vectorized NumPy with ml_dtypes for the rest.
 
     cargo build --release
     python3 benches/peers.py [NAME…]        # needs tests/peers/requirements.txt
 
 The peer has its arrays in memory already and keeps the result there. stfs reads the shard from the
-page cache: `stfs cat` into /dev/null, which is the dequantisation and the start of a process; and the
+page cache: `stfs cat` into /dev/null, which is the dequantization and the start of a process; and the
 mount, where the values also pass through FUSE (1 MiB reads, no cache of the mount). Both hold the
 peer's bits, which is checked. Medians of ROUNDS rounds, and the medians of the rounds' ratios.
 """

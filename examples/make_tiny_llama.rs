@@ -6,7 +6,7 @@
 //! ```
 //!
 //! The weights mean nothing, but look like weights: noise of the usual spread, a few channels that
-//! stand out, and a slow wave across each matrix, so that a preview shows more than grey. They come
+//! stand out, and a slow wave across each matrix, so that a preview shows more than gray. They come
 //! from integers and exact arithmetic alone, so every machine writes the same bytes.
 
 use std::collections::HashMap;

@@ -75,7 +75,7 @@ pub struct ModelArgs {
 /// Flags of every command that opens a model.
 #[derive(Debug, Clone, Default, Args)]
 pub struct ModelFlags {
-    /// Leave out fused, stacked, dequantised and tied tensors
+    /// Leave out fused, stacked, dequantized and tied tensors
     #[arg(long)]
     pub no_synthetic: bool,
     /// Serve what is there of an incomplete download

@@ -105,7 +105,7 @@ impl Dtype {
         self != Dtype::C64
     }
 
-    /// F64, F32, F16 or BF16: what scales and biases of quantised layers come in.
+    /// F64, F32, F16 or BF16: what scales and biases of quantized layers come in.
     pub fn is_plain_float(self) -> bool {
         matches!(self, Dtype::F16 | Dtype::BF16 | Dtype::F32 | Dtype::F64)
     }

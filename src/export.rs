@@ -23,7 +23,7 @@ pub use assembly::{Assembly, Plan};
 pub enum Export {
     /// Every stored tensor, stored dtype, one safetensors file.
     Merged,
-    /// The model as a float checkpoint: floats and dequantised weights as F32.
+    /// The model as a float checkpoint: floats and dequantized weights as F32.
     Floats,
     /// As stored, with fused and stacked tensors in place of their parts.
     Fused,
@@ -132,20 +132,20 @@ fn merged(model: &Model) -> Vec<Item> {
 }
 
 /// Ids of the tensors that a float model has, in natural order of their names, each with whether
-/// it is taken as values: stored floats and dequantised weights (values); integers, BOOL and C64
+/// it is taken as values: stored floats and dequantized weights (values); integers, BOOL and C64
 /// outside decoded layers, and damaged layers (as stored). Nothing fused, stacked or tied, and no
 /// scales of activations in a model that has decoded layers. Waits for facts.
 pub fn float_model(model: &Model) -> Vec<(TensorId, bool)> {
     let mut out = Vec::new();
-    let (decoded, damaged) = quantised_modules(model);
+    let (decoded, damaged) = quantized_modules(model);
     for &id in model.listing() {
         let Ok(tensor) = model.tensor(id) else {
             continue;
         };
         match &tensor.origin {
             Origin::Dequantized { .. } => out.push((id, true)),
-            // Neither what else says how a decoded layer's weight was quantised, nor what says how to
-            // quantise activations, is anything that a float model has.
+            // Neither what else says how a decoded layer's weight was quantized, nor what says how to
+            // quantize activations, is anything that a float model has.
             Origin::Stored { .. }
                 if model.layer_of(id).is_none()
                     && model.parameters(id) == 0
@@ -163,16 +163,16 @@ pub fn float_model(model: &Model) -> Vec<(TensorId, bool)> {
 }
 
 /// The modules whose weights are decoded, and those whose weights should be and cannot.
-fn quantised_modules(model: &Model) -> (HashSet<&str>, HashSet<&str>) {
+fn quantized_modules(model: &Model) -> (HashSet<&str>, HashSet<&str>) {
     let (mut decoded, mut damaged) = (HashSet::new(), HashSet::new());
     for layer in 0..model.layer_count() {
-        let (recognised, resolved) = model.layer(layer);
+        let (recognized, resolved) = model.layer(layer);
         let modules = match resolved {
             Ok(_) => &mut decoded,
             Err(_) => &mut damaged,
         };
-        let anchor = recognised.parts.first().map(|&a| model.name(a));
-        modules.extend(anchor.map(|anchor| match recognised.target {
+        let anchor = recognized.parts.first().map(|&a| model.name(a));
+        modules.extend(anchor.map(|anchor| match recognized.target {
             // Stacked experts have their module's name.
             Target::Anchor if !anchor.ends_with("weight") => anchor,
             _ => module(anchor),
@@ -190,10 +190,10 @@ fn module(name: &str) -> &str {
 fn as_float(model: &Model, id: TensorId) -> Option<bool> {
     let stored = &model.catalog.tensors[id as usize];
     if let Some(layer) = model.layer_of(id) {
-        let (recognised, resolved) = model.layer(layer);
-        return match (resolved, &recognised.target) {
+        let (recognized, resolved) = model.layer(layer);
+        return match (resolved, &recognized.target) {
             (Err(_), _) => Some(false),
-            (Ok(_), Target::Anchor) if recognised.parts.first() == Some(&id) => Some(true),
+            (Ok(_), Target::Anchor) if recognized.parts.first() == Some(&id) => Some(true),
             (Ok(_), _) => None,
         };
     }

@@ -153,7 +153,7 @@ impl Failure {
         Failure::new(libc::ESTALE, "its file changed while it was being uploaded")
     }
 
-    fn cancelled() -> Failure {
+    fn canceled() -> Failure {
         Failure::new(libc::EIO, "the upload was called off")
     }
 

@@ -2,7 +2,7 @@
 //!
 //! The path of a byte: [`catalog`] (what the shards hold) → [`model`] (the tensors there are, stored
 //! and synthetic) → [`view`] (lazy bytes of each) → `layout` (which file shows which view) → `fs`
-//! (answers in our own types) → `fuse` (the kernel). [`quant`] knows the quantised formats.
+//! (answers in our own types) → `fuse` (the kernel). [`quant`] knows the quantized formats.
 
 #[cfg(target_endian = "big")]
 compile_error!(

@@ -94,27 +94,27 @@ fn parts_json(model: &Model, join: &Join, stacked: bool) -> Vec<Value> {
 }
 
 fn layer_json(model: &Model, layer: u32) -> Option<Value> {
-    let (recognised, resolved) = model.layer(layer);
-    let parts: Vec<&str> = recognised.parts.iter().map(|&p| &**model.name(p)).collect();
+    let (recognized, resolved) = model.layer(layer);
+    let parts: Vec<&str> = recognized.parts.iter().map(|&p| &**model.name(p)).collect();
     Some(match resolved {
         Ok(layer) => json!({
-            "method": recognised.method,
+            "method": recognized.method,
             "bits": layer.bits,
             "group_size": layer.group_size,
             "parts": parts,
         }),
-        Err(why) => json!({"method": recognised.method, "error": why}),
+        Err(why) => json!({"method": recognized.method, "error": why}),
     })
 }
 
 /// The `quantization` object of a stored tensor's `meta.json`: of a weight whose `f32` is
-/// dequantised, and of the anchor of any layer that should have values and has none.
+/// dequantized, and of the anchor of any layer that should have values and has none.
 fn quantization_json(model: &Model, tensor: &Tensor) -> Option<Value> {
     let Origin::Stored { layer: Some(layer) } = tensor.origin else {
         return None;
     };
-    let (recognised, resolved) = model.layer(layer);
-    (recognised.target == Target::Anchor || resolved.is_err())
+    let (recognized, resolved) = model.layer(layer);
+    (recognized.target == Target::Anchor || resolved.is_err())
         .then(|| layer_json(model, layer))
         .flatten()
 }
@@ -222,14 +222,14 @@ pub fn model_json(model: &Model) -> Vec<u8> {
     pretty(&value)
 }
 
-/// What most of the quantised layers are; `null` for a model that has none.
+/// What most of the quantized layers are; `null` for a model that has none.
 fn model_quantization(model: &Model) -> Value {
     let mut counts: BTreeMap<(&str, Option<u32>, Option<u64>), u32> = BTreeMap::new();
     for i in 0..model.layer_count() {
-        let (recognised, layer) = model.layer(i);
+        let (recognized, layer) = model.layer(i);
         let layer = layer.ok();
         let key = (
-            recognised.method,
+            recognized.method,
             layer.map(|l| l.bits),
             layer.and_then(|l| l.group_size),
         );

@@ -12,7 +12,7 @@ use std::sync::{Arc, OnceLock};
 
 use crate::catalog::{Catalog, Stat, natural};
 use crate::error::{Error, Result};
-use crate::quant::{self, Layer, Missing, Outcome, Recognised};
+use crate::quant::{self, Layer, Missing, Outcome, Recognized};
 
 mod candidates;
 mod facts;
@@ -40,7 +40,7 @@ pub type TensorId = u32;
 /// What to leave out when opening a model.
 #[derive(Debug, Clone, Copy)]
 pub struct ModelOptions {
-    /// Whether fused, stacked, dequantised and tied tensors are made.
+    /// Whether fused, stacked, dequantized and tied tensors are made.
     pub synthetic: bool,
 }
 
@@ -59,7 +59,7 @@ struct Entry {
 }
 
 struct LayerSlot {
-    recognised: Recognised,
+    recognized: Recognized,
     resolved: Known<Layer>,
 }
 
@@ -82,9 +82,9 @@ pub struct Model {
 impl Model {
     /// Lists the names that there are and may be. Reads nothing but what the catalog holds.
     pub fn new(catalog: Catalog, options: ModelOptions) -> Model {
-        let recognised = quant::recognise(&catalog);
+        let recognized = quant::recognize(&catalog);
         let mut layer_of = HashMap::new();
-        for (i, r) in recognised.iter().enumerate() {
+        for (i, r) in recognized.iter().enumerate() {
             for &part in &r.parts {
                 layer_of.entry(part).or_insert(i as u32);
             }
@@ -93,7 +93,7 @@ impl Model {
                 layer_of.insert(anchor, i as u32);
             }
         }
-        let has_facts = recognised
+        let has_facts = recognized
             .iter()
             .any(|r| matches!(r.outcome, Outcome::Facts(_)));
         let mut entries: Vec<Entry> = catalog
@@ -107,7 +107,7 @@ impl Model {
             .map(|(i, e)| (e.name.clone(), i as u32))
             .collect();
         if options.synthetic {
-            for (name, recipes) in candidates::generate(&catalog, &recognised) {
+            for (name, recipes) in candidates::generate(&catalog, &recognized) {
                 by_name.insert(name.clone(), entries.len() as u32);
                 entries.push(Entry::new(name, recipes));
             }
@@ -116,10 +116,10 @@ impl Model {
             catalog,
             entries,
             by_name,
-            layers: recognised
+            layers: recognized
                 .into_iter()
-                .map(|recognised| LayerSlot {
-                    recognised,
+                .map(|recognized| LayerSlot {
+                    recognized,
                     resolved: Known::new(),
                 })
                 .collect(),
@@ -249,15 +249,15 @@ impl Model {
         out
     }
 
-    /// A recognised layer, decodable or not.
-    pub fn layer(&self, index: u32) -> (&Recognised, std::result::Result<&Layer, &str>) {
-        (self.recognised(index), self.layer_answer(index).answer)
+    /// A recognized layer, decodable or not.
+    pub fn layer(&self, index: u32) -> (&Recognized, std::result::Result<&Layer, &str>) {
+        (self.recognized(index), self.layer_answer(index).answer)
     }
 
     fn layer_answer(&self, index: u32) -> Answer<std::result::Result<&Layer, &str>> {
         let slot = &self.layers[index as usize];
         slot.resolved.get(|| {
-            let resolved = slot.recognised.resolve(&self.catalog);
+            let resolved = slot.recognized.resolve(&self.catalog);
             Answer {
                 certain: !matches!(resolved, Err(Missing::Unread(_))),
                 answer: resolved.map_err(|why| why.text().to_string()),
@@ -274,12 +274,12 @@ impl Model {
         })
     }
 
-    /// A recognised layer, without asking whether it can be decoded (which may read facts).
-    pub fn recognised(&self, index: u32) -> &Recognised {
-        &self.layers[index as usize].recognised
+    /// A recognized layer, without asking whether it can be decoded (which may read facts).
+    pub fn recognized(&self, index: u32) -> &Recognized {
+        &self.layers[index as usize].recognized
     }
 
-    /// How many layers were recognised.
+    /// How many layers were recognized.
     pub fn layer_count(&self) -> u32 {
         self.layers.len() as u32
     }
@@ -292,7 +292,7 @@ impl Model {
     /// The layer whose anchor `stored` is.
     fn layer_anchored_at(&self, stored: TensorId) -> Option<u32> {
         let layer = self.layer_of(stored)?;
-        let parts = &self.layers[layer as usize].recognised.parts;
+        let parts = &self.layers[layer as usize].recognized.parts;
         (parts.first() == Some(&stored)).then_some(layer)
     }
 
@@ -310,7 +310,7 @@ impl Model {
     pub fn source_files(&self, id: TensorId, out: &mut Vec<u32>) {
         let Ok(tensor) = self.tensor(id) else { return };
         let mut layer = |l: u32| {
-            for &p in &self.recognised(l).parts {
+            for &p in &self.recognized(l).parts {
                 out.push(self.catalog.tensors[p as usize].file);
             }
         };

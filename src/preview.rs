@@ -11,7 +11,7 @@ use crate::error::Result;
 
 mod canvas;
 pub mod caption;
-pub mod colour;
+pub mod color;
 mod font;
 mod grid;
 mod page;

@@ -1,6 +1,6 @@
-//! Quantised layers: which stored tensors make up one, and how their bytes become numbers.
+//! Quantized layers: which stored tensors make up one, and how their bytes become numbers.
 //!
-//! One file a format under `quant/`: a *description* (what it recognises by names, dtypes and
+//! One file a format under `quant/`: a *description* (what it recognizes by names, dtypes and
 //! shapes; why it refuses) and a *kernel* (bytes → binary32). [`FORMATS`] is the one list; adding a
 //! format is a file and a line there. Recognition looks at headers and JSON files only. What the
 //! names of a layer's words fuse to, and whether they may, is decided by the one engine in
@@ -47,7 +47,7 @@ pub(crate) mod testing;
 
 pub use missing::Missing;
 
-/// Every format, in the order in which they are asked. The first that recognises an anchor has it.
+/// Every format, in the order in which they are asked. The first that recognizes an anchor has it.
 pub const FORMATS: &[&dyn Format] = &[
     &mlx::Mlx,
     &gpt_oss::GptOss,
@@ -64,7 +64,7 @@ pub const FORMATS: &[&dyn Format] = &[
 pub trait Format: Sync {
     /// Prepares for one model. `None` if the model cannot hold this format at all (then no tensor
     /// is asked about).
-    fn open<'a>(&self, opened: &'a Opened<'a>) -> Option<Box<dyn Recogniser + 'a>>;
+    fn open<'a>(&self, opened: &'a Opened<'a>) -> Option<Box<dyn Recognizer + 'a>>;
 
     /// What a person should know of the model beyond each layer's outcome, such as that its config
     /// was overruled: for `ls --why`.
@@ -74,7 +74,7 @@ pub trait Format: Sync {
     }
 
     /// Last components of names that hold what describes this format's weights, not weights: in a
-    /// quantised model they count for no parameters, whichever layer they belong to.
+    /// quantized model they count for no parameters, whichever layer they belong to.
     fn siblings(&self) -> &'static [&'static str] {
         &[]
     }
@@ -109,26 +109,26 @@ impl<'a> Opened<'a> {
 }
 
 /// A format, prepared for one model.
-pub trait Recogniser {
+pub trait Recognizer {
     /// Whether the stored tensor `index` is the *anchor* of a layer of this format: the one tensor
     /// by which the layer is found (`qweight`, the packed `weight`, `X_blocks` …). Called for every
     /// stored tensor of the model, so the first test must be cheap (a suffix, a dtype).
     ///
     /// `None`: not this format's. Otherwise what was found, damaged layers included.
-    fn recognise(&self, index: u32, tensor: &StoredTensor) -> Option<Recognised>;
+    fn recognize(&self, index: u32, tensor: &StoredTensor) -> Option<Recognized>;
 }
 
 /// Under which name a layer's values stand.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Target {
-    /// The anchor itself has the float weight's name: its own `f32` is the dequantised matrix.
+    /// The anchor itself has the float weight's name: its own `f32` is the dequantized matrix.
     Anchor,
     /// A synthetic tensor of this name, F32, `raw` = `f32`. The parts stay plain tensors.
     Named(String),
 }
 
-/// A layer that a format has recognised.
-pub struct Recognised {
+/// A layer that a format has recognized.
+pub struct Recognized {
     /// The method's name in `meta.json`, such as `gptq`.
     pub method: &'static str,
     /// The stored tensors that belong to it (indexes into [`Catalog::tensors`]), the anchor first.
@@ -142,7 +142,7 @@ pub struct Recognised {
     pub outcome: Outcome,
 }
 
-/// What became of a recognised layer.
+/// What became of a recognized layer.
 pub enum Outcome {
     /// It can be decoded.
     Layer(Layer),
@@ -224,7 +224,7 @@ pub enum Join {
 /// Bytes → numbers, for one layer.
 pub trait Kernel: Send + Sync {
     /// The layer's values as binary32 (C order, [`Layer::shape`]), read lazily from the raw bytes
-    /// of the layer's parts, which are given in the order of [`Recognised::parts`].
+    /// of the layer's parts, which are given in the order of [`Recognized::parts`].
     ///
     /// # Errors
     /// The parts cannot be read, or their contents make values impossible.
@@ -239,7 +239,7 @@ pub trait Kernel: Send + Sync {
 }
 
 /// Asks every format about every stored tensor.
-pub fn recognise(catalog: &Catalog) -> Vec<Recognised> {
+pub fn recognize(catalog: &Catalog) -> Vec<Recognized> {
     let stacks = Stacks::find(catalog);
     let opened = Opened::new(stacks.as_layers().unwrap_or(catalog));
     let open: Vec<_> = FORMATS.iter().filter_map(|f| f.open(&opened)).collect();
@@ -248,7 +248,7 @@ pub fn recognise(catalog: &Catalog) -> Vec<Recognised> {
     }
     let mut found = Vec::new();
     for (index, tensor) in opened.catalog.tensors.iter().enumerate() {
-        let first = open.iter().find_map(|f| f.recognise(index as u32, tensor));
+        let first = open.iter().find_map(|f| f.recognize(index as u32, tensor));
         found.extend(first.map(|layer| stacks.stacked(layer)));
     }
     for note in opened.declared.get().map(Declared::notes).iter().flatten() {
@@ -264,7 +264,7 @@ pub fn remarks(catalog: &Catalog) -> Vec<String> {
     FORMATS.iter().flat_map(|f| f.remarks(&opened)).collect()
 }
 
-/// Last components of names that hold what the inputs of layers, or the KV cache, are quantised by.
+/// Last components of names that hold what the inputs of layers, or the KV cache, are quantized by.
 /// Several formats write the same ones; they take no part in the values of weights.
 const OF_ACTIVATIONS: &[&str] = &[
     "input_scale",
@@ -284,18 +284,18 @@ const OF_ACTIVATIONS: &[&str] = &[
     "v_zero_point",
 ];
 
-/// Whether a tensor of this name holds what activations or the KV cache are quantised by.
+/// Whether a tensor of this name holds what activations or the KV cache are quantized by.
 pub fn is_of_activations(name: &str) -> bool {
     OF_ACTIVATIONS.contains(&name.rsplit('.').next().unwrap_or_default())
 }
 
 /// Whether tensors whose names end in the component `last` describe weights of some format, or how
-/// activations are quantised.
+/// activations are quantized.
 pub fn is_sibling(last: &str) -> bool {
     OF_ACTIVATIONS.contains(&last) || FORMATS.iter().any(|f| f.siblings().contains(&last))
 }
 
-impl Recognised {
+impl Recognized {
     /// The layer, with the facts fetched that lie in tensor data.
     ///
     /// # Errors

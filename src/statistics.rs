@@ -2,7 +2,7 @@
 //! pass over a values view (little-endian binary32), or over stored elements that binary32 cannot
 //! hold.
 //!
-//! The values are cut into spans by their positions alone; a span is summarised while it lies in
+//! The values are cut into spans by their positions alone; a span is summarized while it lies in
 //! the cache, and summaries are merged in order. So the result is the same, to the last bit,
 //! however many threads took part.
 
@@ -17,7 +17,7 @@ pub use histogram::Histogram;
 use loops::First;
 pub use values::{Value, Values, Wide};
 
-/// Values that are read and summarised at a time: 256 KiB of binary32, which stay in the L2 cache
+/// Values that are read and summarized at a time: 256 KiB of binary32, which stay in the L2 cache
 /// between the loop that finds their range and mean and the loop that uses both.
 const SPAN: u64 = 64 * 1024;
 
@@ -207,7 +207,7 @@ impl Summary {
     }
 }
 
-/// Summarises all values, with a histogram or without, on as many threads as there are processors.
+/// Summarizes all values, with a histogram or without, on as many threads as there are processors.
 /// `progress` is told how many values were done since it was last told, from any thread.
 ///
 /// # Errors

@@ -5,7 +5,7 @@
 //! shard ── StoredBytes ──┬── raw                          (replied straight from the mapping)
 //!                        ├── Cast ── f32                  (pread a block, widen it)
 //!                        ├── Concat ── fused, stacked     (only the parts a read touches)
-//!                        ├── quant::… ── dequantised f32  (only the tiles a read touches)
+//!                        ├── quant::… ── dequantized f32  (only the tiles a read touches)
 //!                        └── Npy ── header + any of these
 //! ```
 

@@ -1,4 +1,4 @@
-//! `export/model-fused.safetensors` of quantised experts is a model again, with the same values.
+//! `export/model-fused.safetensors` of quantized experts is a model again, with the same values.
 
 use std::collections::BTreeMap;
 use std::path::Path;

@@ -1,5 +1,5 @@
 //! Files that lie under a shard's name but are no shard: what a clone without LFS, a broken download
-//! or a saved web page leaves behind. Recognised so that the error can say what to do.
+//! or a saved web page leaves behind. Recognized so that the error can say what to do.
 
 use std::path::Path;
 

@@ -98,7 +98,7 @@ fn source(model: &Model, id: TensorId, tensor: &Tensor) -> String {
         }
         Origin::Tied(of) => format!("tied to {}", model.name(*of)),
         Origin::Dequantized { layer } => {
-            format!("dequantized from {}", model.recognised(*layer).method)
+            format!("dequantized from {}", model.recognized(*layer).method)
         }
         Origin::Fused(join) | Origin::Stacked(join) => {
             let n: usize = join.groups.iter().map(Vec::len).sum();

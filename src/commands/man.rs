@@ -26,7 +26,7 @@ Wrong usage. Of those three also: trouble.
 .SH ENVIRONMENT
 .TP
 .B NO_COLOR
-If set, no colours are written.
+If set, no colors are written.
 .SH "SEE ALSO"
 .BR mount (8),
 .BR fusermount3 (1)

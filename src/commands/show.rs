@@ -4,10 +4,10 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 
-use super::terminal::{Colours, Painter, Screen};
+use super::terminal::{Colors, Painter, Screen};
 use crate::cli::TensorArgs;
 use crate::error::Error;
-use crate::preview::{Picture, Subject, caption, colour};
+use crate::preview::{Picture, Subject, caption, color};
 use crate::text::{elide, printable, thousands};
 
 mod heat;
@@ -26,15 +26,15 @@ pub(super) fn run(args: &TensorArgs) -> Result<ExitCode> {
             args.tensor
         ))
     })?;
-    // Written in one piece: an interrupt must not leave the terminal in some colour.
+    // Written in one piece: an interrupt must not leave the terminal in some color.
     super::print(draw(&subject, Screen::of_stdout())?.as_bytes())
 }
 
 fn draw(subject: &Subject, screen: Screen) -> Result<String> {
-    let mut painter = Painter::new(screen.colours);
+    let mut painter = Painter::new(screen.colors);
     let (cols, lines) = heat::room(screen, REST);
-    let rows = match screen.colours {
-        Colours::None => lines,
+    let rows = match screen.colors {
+        Colors::None => lines,
         _ => 2 * lines, // half blocks
     };
     let picture = Picture::read(subject, rows as u32, cols as u32)?;
@@ -66,8 +66,8 @@ fn histogram(painter: &mut Painter, picture: &Picture, cols: usize) {
             let height = (count.ln_1p() / most * (8 * BARS) as f64).ceil() as usize;
             let eighths = height.saturating_sub(8 * line).min(8);
             let middle = caption::middle(min, max, i, bars);
-            let colour = colour::diverging(if middle < 0.0 { -0.6 } else { 0.6 });
-            painter.paint(&EIGHTHS[eighths].repeat(width), Some(colour), None);
+            let color = color::diverging(if middle < 0.0 { -0.6 } else { 0.6 });
+            painter.paint(&EIGHTHS[eighths].repeat(width), Some(color), None);
         }
         painter.newline();
     }
@@ -92,12 +92,12 @@ fn captions(painter: &mut Painter, subject: &Subject, picture: &Picture, width: 
     line(&printable(&caption::what(subject, picture)));
     line(&caption::range(summary));
     painter.plain(&format!("zeros {}   ", thousands(summary.zeros)));
-    for (word, n, colour) in [
-        ("NaN", summary.nan, colour::NAN),
-        ("Inf", summary.inf, colour::INF),
+    for (word, n, color) in [
+        ("NaN", summary.nan, color::NAN),
+        ("Inf", summary.inf, color::INF),
     ] {
-        let colour = (n > 0).then_some(colour);
-        painter.paint(&format!("{word} {}", thousands(n)), colour, None);
+        let color = (n > 0).then_some(color);
+        painter.paint(&format!("{word} {}", thousands(n)), color, None);
         painter.plain("   ");
     }
     painter.newline();

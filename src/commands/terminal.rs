@@ -1,14 +1,14 @@
-//! What standard output is: how wide, how high, and which colours it has.
+//! What standard output is: how wide, how high, and which colors it has.
 
 use std::fmt::Write;
 use std::io::{self, IsTerminal};
 use std::sync::OnceLock;
 
-use crate::preview::colour::{Rgb, oklab};
+use crate::preview::color::{Rgb, oklab};
 
-/// The colours that may be written.
+/// The colors that may be written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Colours {
+pub enum Colors {
     /// None: not a terminal, a dumb one, or `NO_COLOR` is set.
     None,
     /// xterm's 256.
@@ -24,8 +24,8 @@ pub struct Screen {
     pub width: usize,
     /// Lines.
     pub height: usize,
-    /// Its colours.
-    pub colours: Colours,
+    /// Its colors.
+    pub colors: Colors,
 }
 
 impl Screen {
@@ -42,7 +42,7 @@ impl Screen {
         Screen {
             width: width.clamp(20, 1000),
             height: height.clamp(10, 1000),
-            colours: Colours::choose(
+            colors: Colors::choose(
                 is_terminal,
                 &variable("NO_COLOR"),
                 &variable("COLORTERM"),
@@ -52,30 +52,30 @@ impl Screen {
     }
 }
 
-impl Colours {
-    fn choose(is_terminal: bool, no_color: &str, colorterm: &str, term: &str) -> Colours {
+impl Colors {
+    fn choose(is_terminal: bool, no_color: &str, colorterm: &str, term: &str) -> Colors {
         if !is_terminal || !no_color.is_empty() || term == "dumb" {
-            return Colours::None;
+            return Colors::None;
         }
         let direct = matches!(colorterm, "truecolor" | "24bit") || term.ends_with("-direct");
         match direct {
-            true => Colours::True,
-            false => Colours::Indexed,
+            true => Colors::True,
+            false => Colors::Indexed,
         }
     }
 
-    /// Selects a colour for what follows; `layer` is 38 for letters, 48 for what is behind them.
+    /// Selects a color for what follows; `layer` is 38 for letters, 48 for what is behind them.
     fn select(self, out: &mut String, layer: u8, rgb: Rgb) {
         let [r, g, b] = rgb;
         let _ = match self {
-            Colours::None => Ok(()),
-            Colours::Indexed => write!(out, "\x1b[{layer};5;{}m", nearest(rgb)),
-            Colours::True => write!(out, "\x1b[{layer};2;{r};{g};{b}m"),
+            Colors::None => Ok(()),
+            Colors::Indexed => write!(out, "\x1b[{layer};5;{}m", nearest(rgb)),
+            Colors::True => write!(out, "\x1b[{layer};2;{r};{g};{b}m"),
         };
     }
 }
 
-/// The nearest of xterm's 6×6×6 colours and 24 greys (16 to 255), by how they look.
+/// The nearest of xterm's 6×6×6 colors and 24 grays (16 to 255), by how they look.
 fn nearest(rgb: Rgb) -> u8 {
     static LOOKS: OnceLock<Vec<[f64; 3]>> = OnceLock::new();
     let looks = LOOKS.get_or_init(|| (16..=255).map(|i| oklab(indexed(i))).collect());
@@ -87,7 +87,7 @@ fn nearest(rgb: Rgb) -> u8 {
         .map_or(16, |(i, _)| i)
 }
 
-/// Colour `i` of xterm's 256, from 16 on.
+/// Color `i` of xterm's 256, from 16 on.
 fn indexed(i: u8) -> Rgb {
     const LEVELS: [u8; 6] = [0, 95, 135, 175, 215, 255];
     match i {
@@ -99,47 +99,47 @@ fn indexed(i: u8) -> Rgb {
     }
 }
 
-/// Text with colours: an escape is written where the colour changes, and nowhere else.
+/// Text with colors: an escape is written where the color changes, and nowhere else.
 pub struct Painter {
-    colours: Colours,
+    colors: Colors,
     text: String,
     letters: Option<Rgb>,
     behind: Option<Rgb>,
 }
 
 impl Painter {
-    /// Nothing yet, for a terminal with those colours.
-    pub fn new(colours: Colours) -> Painter {
+    /// Nothing yet, for a terminal with those colors.
+    pub fn new(colors: Colors) -> Painter {
         Painter {
-            colours,
+            colors,
             text: String::new(),
             letters: None,
             behind: None,
         }
     }
 
-    /// The terminal's colours.
-    pub fn colours(&self) -> Colours {
-        self.colours
+    /// The terminal's colors.
+    pub fn colors(&self) -> Colors {
+        self.colors
     }
 
-    /// Adds text, of which letters and background have these colours, or the terminal's own.
+    /// Adds text, of which letters and background have these colors, or the terminal's own.
     pub fn paint(&mut self, text: &str, letters: Option<Rgb>, behind: Option<Rgb>) {
         let gone = |was: Option<Rgb>, now: Option<Rgb>| was.is_some() && now.is_none();
         if gone(self.letters, letters) || gone(self.behind, behind) {
             self.reset();
         }
         if let Some(rgb) = letters.filter(|_| letters != self.letters) {
-            self.colours.select(&mut self.text, 38, rgb);
+            self.colors.select(&mut self.text, 38, rgb);
         }
         if let Some(rgb) = behind.filter(|_| behind != self.behind) {
-            self.colours.select(&mut self.text, 48, rgb);
+            self.colors.select(&mut self.text, 48, rgb);
         }
         (self.letters, self.behind) = (letters, behind);
         self.text.push_str(text);
     }
 
-    /// Adds text in the terminal's own colours.
+    /// Adds text in the terminal's own colors.
     pub fn plain(&mut self, text: &str) {
         self.paint(text, None, None);
     }
@@ -150,13 +150,13 @@ impl Painter {
     }
 
     fn reset(&mut self) {
-        if self.colours != Colours::None {
+        if self.colors != Colors::None {
             self.text.push_str("\x1b[0m");
         }
         (self.letters, self.behind) = (None, None);
     }
 
-    /// What was painted, with the terminal's own colours restored.
+    /// What was painted, with the terminal's own colors restored.
     pub fn finish(mut self) -> String {
         if self.letters.is_some() || self.behind.is_some() {
             self.reset();
@@ -170,8 +170,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn colours_only_where_they_are_wanted() {
-        use Colours::{Indexed, None, True};
+    fn colors_only_where_they_are_wanted() {
+        use Colors::{Indexed, None, True};
         for (want, is_terminal, no_color, colorterm, term) in [
             (None, false, "", "truecolor", "xterm-256color"),
             (None, true, "1", "truecolor", "xterm-256color"),
@@ -181,15 +181,12 @@ mod tests {
             (True, true, "", "", "xterm-direct"),
             (Indexed, true, "", "", "xterm-256color"),
         ] {
-            assert_eq!(
-                want,
-                Colours::choose(is_terminal, no_color, colorterm, term)
-            );
+            assert_eq!(want, Colors::choose(is_terminal, no_color, colorterm, term));
         }
     }
 
     #[test]
-    fn the_nearest_colour_is_itself_where_it_exists() {
+    fn the_nearest_color_is_itself_where_it_exists() {
         assert_eq!(nearest([0, 0, 0]), 16);
         assert_eq!(nearest([255, 0, 0]), 196);
         assert_eq!(nearest([95, 135, 175]), 67);
@@ -198,8 +195,8 @@ mod tests {
     }
 
     #[test]
-    fn escapes_are_written_where_colours_change() {
-        let mut p = Painter::new(Colours::True);
+    fn escapes_are_written_where_colors_change() {
+        let mut p = Painter::new(Colors::True);
         p.paint("ab", Some([1, 2, 3]), None);
         p.paint("c", Some([1, 2, 3]), None);
         p.newline();
@@ -208,7 +205,7 @@ mod tests {
             p.finish(),
             "\x1b[38;2;1;2;3mabc\x1b[0m\n\x1b[48;2;4;5;6md\x1b[0m"
         );
-        let mut p = Painter::new(Colours::None);
+        let mut p = Painter::new(Colors::None);
         p.paint("ab", Some([1, 2, 3]), Some([4, 5, 6]));
         assert_eq!(p.finish(), "ab");
     }

@@ -68,15 +68,15 @@ fn check_layers(model: &Model) -> crate::Result<Vec<Problem>> {
     let absent = model.catalog.absent.iter();
     let incomplete: HashSet<&str> = absent.filter_map(|name| module(name)).collect();
     let found = parallel::ordered(model.layer_count() as usize, |index| {
-        let (recognised, resolved) = model.layer(index as u32);
-        let Some(&anchor) = recognised.parts.first() else {
+        let (recognized, resolved) = model.layer(index as u32);
+        let Some(&anchor) = recognized.parts.first() else {
             return Ok(Vec::new());
         };
         let name = model.name(anchor);
         let problem = |what: String| Problem::of_tensor(file_of(model, anchor), name, what);
         Ok(match resolved {
             Ok(layer) => {
-                let parts = recognised.raw_parts(&model.catalog);
+                let parts = recognized.raw_parts(&model.catalog);
                 let damage = layer.kernel.check(&parts);
                 damage.into_iter().map(problem).collect()
             }
@@ -84,7 +84,7 @@ fn check_layers(model: &Model) -> crate::Result<Vec<Problem>> {
             Err(_) if module(name).is_some_and(|m| incomplete.contains(m)) => Vec::new(),
             Err(why) => vec![problem(format!(
                 "{} layer cannot be decoded: {why}",
-                recognised.method
+                recognized.method
             ))],
         })
     })?;

@@ -17,7 +17,7 @@ pub struct Weight {
     pub name: Arc<str>,
     /// Whether it is a float tensor, taken as its values; else it is taken as stored.
     pub is_values: bool,
-    /// Its dtype in a float model: the stored one, F32 where it is dequantised.
+    /// Its dtype in a float model: the stored one, F32 where it is dequantized.
     pub dtype: Box<str>,
     /// Its shape in a float model.
     pub shape: Box<[u64]>,

@@ -95,7 +95,7 @@ pub(super) fn json(model: &Model) -> Plan {
 fn bits(model: &Model, id: TensorId, packings: &mut BTreeMap<(u32, Option<u64>), u32>) -> u32 {
     let layer = model.layer_of(id).map(|l| model.layer(l));
     match layer {
-        Some((recognised, Ok(layer))) if recognised.parts.first() == Some(&id) => {
+        Some((recognized, Ok(layer))) if recognized.parts.first() == Some(&id) => {
             *packings.entry((layer.bits, layer.group_size)).or_default() += 1;
             layer.bits
         }

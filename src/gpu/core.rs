@@ -1,4 +1,4 @@
-//! The engine's centre: one lock around the table, and what happens to it when callers ask, devices
+//! The engine's center: one lock around the table, and what happens to it when callers ask, devices
 //! report and time goes by. Nothing here waits: whoever must wait is put down with a deadline.
 
 use std::sync::atomic::AtomicBool;
@@ -117,7 +117,7 @@ fn end_all(state: &mut State, ended: &Sender<()>, out: &mut Outbox) -> usize {
     state.stopping = true;
     state.readers = None;
     for id in state.waiting.allocations() {
-        state.fail(id, &Failure::cancelled(), out);
+        state.fail(id, &Failure::canceled(), out);
     }
     // Nobody may be shown a handle of what is about to be freed.
     state.table = Table::default();

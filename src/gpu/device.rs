@@ -128,10 +128,10 @@ struct Active {
 
 impl Active {
     fn wants_more(&self) -> bool {
-        self.failed.is_none() && !self.cancelled() && self.next < self.job.target.view.len()
+        self.failed.is_none() && !self.canceled() && self.next < self.job.target.view.len()
     }
 
-    fn cancelled(&self) -> bool {
+    fn canceled(&self) -> bool {
         self.job.progress.cancel.load(Ordering::Relaxed)
     }
 
@@ -202,7 +202,7 @@ impl Worker {
             failed: None,
             freed: Vec::new(),
         };
-        if load.job.alloc_bytes > 0 && !load.cancelled() {
+        if load.job.alloc_bytes > 0 && !load.canceled() {
             match self.allocate(load.job.alloc_bytes) {
                 Ok((memory, handle)) => {
                     load.memory = Some(memory);
@@ -312,7 +312,7 @@ impl Worker {
             return;
         };
         let memory = match (&load.memory, chunk.failure) {
-            (Some(memory), None) if load.failed.is_none() && !load.cancelled() => memory,
+            (Some(memory), None) if load.failed.is_none() && !load.canceled() => memory,
             (_, failure) => {
                 if let Some(why) = failure {
                     load.fail(Failure::reading(why));
@@ -360,14 +360,14 @@ impl Worker {
             };
             let failed = load.failed.take();
             if failed.is_none()
-                && !load.cancelled()
+                && !load.canceled()
                 && load.job.states != load.job.target.sources.states()
             {
                 load.fail(Failure::changed());
             }
             let outcome = match failed.or(load.failed.take()) {
                 Some(failure) => Err(failure),
-                None if load.cancelled() => Err(Failure::cancelled()),
+                None if load.canceled() => Err(Failure::canceled()),
                 None => Ok(load.handle),
             };
             match (&outcome, load.memory.take()) {

@@ -17,7 +17,7 @@ pub use memory::{Context, DeviceMemory};
 
 /// Device memory is taken in steps of this size, which is the granularity at which the driver maps
 /// it into another process: a smaller allocation would share its pages, and so its IPC handle, with
-/// a neighbour.
+/// a neighbor.
 pub const GRANULE: u64 = 2 << 20;
 
 /// The driver's functions without which nothing works. Asked for by name before the first is called:
@@ -169,7 +169,7 @@ pub struct Device {
 /// # Errors
 /// No driver, one too old, or one that fails; never an empty list.
 pub fn start() -> Result<Vec<Device>, NoDriver> {
-    // SAFETY: loading a library runs its initialisers; this is the CUDA driver, which is made for
+    // SAFETY: loading a library runs its initializers; this is the CUDA driver, which is made for
     // being loaded so. The function only tries the library names and closes what it opened.
     let present = catch_unwind(|| unsafe { sys::is_culib_present() }).unwrap_or(false);
     if !present {

@@ -1,7 +1,7 @@
 //! Fills staging buffers: threads that read pieces of views, side by side.
 //!
 //! A buffer is cut into pieces; each piece is filled by one thread through [`View::read_at`], so
-//! widening and dequantising happen here, on the way. Whoever drops the last piece of a buffer
+//! widening and dequantizing happen here, on the way. Whoever drops the last piece of a buffer
 //! sends the buffer on: also when reading failed, and also when a view panicked.
 
 use std::collections::VecDeque;
@@ -79,7 +79,7 @@ unsafe impl Send for Piece {}
 
 impl Piece {
     fn fill(self) {
-        // SAFETY: `len` initialised bytes of the pinned buffer that `filling` keeps; disjoint from
+        // SAFETY: `len` initialized bytes of the pinned buffer that `filling` keeps; disjoint from
         // all other pieces (see above), so this is the only reference to them.
         let buf = unsafe { std::slice::from_raw_parts_mut(self.bytes.as_ptr(), self.len) };
         let read = catch_unwind(AssertUnwindSafe(|| self.view.read_at(self.offset, buf)));

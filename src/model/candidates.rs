@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::rules::{FUSED, FusedRule, STACKED, StackedRule};
 use super::tied;
 use crate::catalog::Catalog;
-use crate::quant::{Recognised, Target};
+use crate::quant::{Recognized, Target};
 
 /// A way to make a synthetic tensor.
 #[derive(Debug, PartialEq, Eq)]
@@ -69,10 +69,10 @@ impl Found {
 /// stored tensor wins.
 pub(super) fn generate(
     catalog: &Catalog,
-    recognised: &[Recognised],
+    recognized: &[Recognized],
 ) -> Vec<(Arc<str>, Vec<Recipe>)> {
     let mut found = Found::default();
-    for (i, r) in recognised.iter().enumerate() {
+    for (i, r) in recognized.iter().enumerate() {
         if let Target::Named(name) = &r.target {
             found.at(name.clone()).push(Recipe::Dequantized(i as u32));
         }

@@ -12,7 +12,7 @@ pub(super) type Reason = String;
 
 /// How a part of a fusion counts.
 enum Class<'a> {
-    /// A tensor that belongs to no quantised layer.
+    /// A tensor that belongs to no quantized layer.
     Plain,
     /// A component of a layer that can be decoded.
     Component(&'a Layer, &'a Component),
@@ -83,7 +83,7 @@ impl Model {
         }
         if let Some(plain) = classes.iter().position(|c| matches!(c, Class::Plain)) {
             return Err(format!(
-                "'{}' is stored as plain numbers, other parts belong to a quantised layer: they do not join",
+                "'{}' is stored as plain numbers, other parts belong to a quantized layer: they do not join",
                 self.name(all[plain])
             )
             .into());
@@ -110,7 +110,7 @@ impl Model {
         let Some(index) = self.layer_of(id) else {
             return Ok(Class::Plain);
         };
-        let recognised = self.recognised(index);
+        let recognized = self.recognized(index);
         let layer = self.settled_layer(index).map_err(|why| {
             why.within(format_args!(
                 "'{}' belongs to a layer that cannot be decoded",
@@ -125,13 +125,13 @@ impl Model {
             return Ok(Class::Component(layer, component));
         }
         let is_weight =
-            recognised.target == Target::Anchor && recognised.parts.first() == Some(&id);
+            recognized.target == Target::Anchor && recognized.parts.first() == Some(&id);
         match is_weight {
             true => Ok(Class::Values),
             false => Err(format!(
                 "'{}' of a {} layer does not join",
                 self.name(id),
-                recognised.method
+                recognized.method
             )
             .into()),
         }
@@ -150,7 +150,7 @@ impl Model {
             "weight" | "bias" => return Err("scalars do not join".into()),
             _ => {
                 return Err(format!(
-                    "'{suffix}' joins only as part of a quantised layer that stfs can decode"
+                    "'{suffix}' joins only as part of a quantized layer that stfs can decode"
                 ));
             }
         };
@@ -168,7 +168,7 @@ impl Model {
         for class in classes {
             match class {
                 Class::Component(layer, component) => layers.push((*layer, *component)),
-                // Dequantised weights have no words of that name; there is nothing to remark on.
+                // Dequantized weights have no words of that name; there is nothing to remark on.
                 _ => return Err(String::new()),
             }
         }
@@ -232,9 +232,9 @@ impl Model {
         component: &Component,
     ) -> Option<Result<Values, Reason>> {
         let layer = self.layer_of(component.tensor)?;
-        let recognised = self.recognised(layer);
-        let is_weight = recognised.target == Target::Anchor
-            && recognised.parts.first() == Some(&component.tensor);
+        let recognized = self.recognized(layer);
+        let is_weight = recognized.target == Target::Anchor
+            && recognized.parts.first() == Some(&component.tensor);
         is_weight.then(|| {
             let values = self.join_values(groups, stacked)?;
             values

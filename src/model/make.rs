@@ -50,13 +50,13 @@ impl Model {
         let Some(layer) = layer else {
             return (tensor, true);
         };
-        let recognised = self.recognised(layer);
+        let recognized = self.recognized(layer);
         let Answer { answer, certain } = self.layer_answer(layer);
         // Where the anchor has the float weight's own name its values are the layer's, or none.
-        if recognised.target == Target::Anchor {
+        if recognized.target == Target::Anchor {
             tensor.values = answer.ok().map(Values::of_layer);
         }
-        let method = recognised.method;
+        let method = recognized.method;
         tensor.remark = answer
             .err()
             .map(|why| format!("{method} layer cannot be decoded: {why}"));

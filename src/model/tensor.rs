@@ -54,7 +54,7 @@ impl Values {
 /// Where a tensor comes from.
 #[derive(Debug, Clone)]
 pub enum Origin {
-    /// A file holds it. If it belongs to a quantised layer as its weight, the layer's index.
+    /// A file holds it. If it belongs to a quantized layer as its weight, the layer's index.
     Stored {
         /// Index for [`Model::layer`](super::Model::layer), where the tensor is the anchor of a layer.
         layer: Option<u32>,
@@ -63,7 +63,7 @@ pub enum Origin {
     Fused(Join),
     /// Experts stacked along a new first axis, each of one or more joined parts.
     Stacked(Join),
-    /// The values of a quantised layer.
+    /// The values of a quantized layer.
     Dequantized {
         /// Index for [`Model::layer`](super::Model::layer).
         layer: u32,

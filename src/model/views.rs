@@ -34,17 +34,17 @@ impl NpyKind {
 }
 
 impl Model {
-    /// Whether a tensor's values come from a quantised layer, under the stored tensor's own name.
+    /// Whether a tensor's values come from a quantized layer, under the stored tensor's own name.
     fn decoded_layer(&self, tensor: &Tensor) -> Option<u32> {
         match tensor.origin {
-            Origin::Stored { layer: Some(l) } if self.recognised(l).target == Target::Anchor => {
+            Origin::Stored { layer: Some(l) } if self.recognized(l).target == Target::Anchor => {
                 Some(l)
             }
             _ => None,
         }
     }
 
-    /// Whether the `f32` of a tensor is made of dequantised values rather than of its own bytes.
+    /// Whether the `f32` of a tensor is made of dequantized values rather than of its own bytes.
     pub fn is_dequantized(&self, id: TensorId) -> bool {
         let Ok(tensor) = self.tensor(id) else {
             return false;
@@ -65,7 +65,7 @@ impl Model {
     }
 
     /// What the tensor's `.npy` is, if it has one: NumPy's own dtype where it has it, else (and for
-    /// quantised weights) binary32 values.
+    /// quantized weights) binary32 values.
     pub fn npy_kind(&self, id: TensorId) -> Option<NpyKind> {
         let tensor = self.tensor(id).ok()?;
         let native = tensor.dtype.known().and_then(|d| d.npy_descr());
@@ -139,12 +139,12 @@ impl Model {
     }
 
     fn layer_values(&self, layer: u32) -> Result<SharedView> {
-        let recognised = self.recognised(layer);
+        let recognized = self.recognized(layer);
         let layer = self.settled_layer(layer).map_err(|why| match why {
             Missing::Reason(why) => Error::NotFound(why),
             Missing::Unread(why) => Error::other(libc::EIO, why),
         })?;
-        layer.kernel.view(&recognised.raw_parts(&self.catalog))
+        layer.kernel.view(&recognized.raw_parts(&self.catalog))
     }
 
     /// The bytes of a join: parts within each group, then the groups one after another.
@@ -223,9 +223,9 @@ impl Model {
                 }
             }
             Some(layer) => {
-                let recognised = self.recognised(layer);
-                match recognised.parts.first() == Some(&stored) {
-                    true => recognised.parameters.unwrap_or_else(|| self.packed(tensor)),
+                let recognized = self.recognized(layer);
+                match recognized.parts.first() == Some(&stored) {
+                    true => recognized.parameters.unwrap_or_else(|| self.packed(tensor)),
                     false => 0,
                 }
             }

@@ -75,7 +75,7 @@ fn which(len: u64, n: u32, at: u64) -> u32 {
     (((u128::from(at) + 1) * u128::from(n) - 1) / u128::from(len)) as u32
 }
 
-/// A run of neighbouring values: the first, and how many.
+/// A run of neighboring values: the first, and how many.
 pub type Run = (u64, u64);
 
 /// What is read, in order of position: everything if the stored bytes are no more than `budget`,

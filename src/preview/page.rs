@@ -1,7 +1,7 @@
 //! Where everything stands on the picture. Sizes follow from the grid, that is from the shape alone.
 
 use super::canvas::{Canvas, text_width};
-use super::colour::{self, Rgb};
+use super::color::{self, Rgb};
 use super::{Grid, Picture, Subject, caption, font};
 use crate::text::{elide, thousands};
 
@@ -14,7 +14,7 @@ const THINNEST: usize = 48;
 /// A cell of a small tensor is at most this large, in pixels.
 const LARGEST_CELL: usize = 32;
 
-/// Height of the colour scale, and of the histogram.
+/// Height of the color scale, and of the histogram.
 const SCALE: usize = 10;
 const STRIP: usize = 72;
 /// Between a drawing and its labels, between one thing and the next, and from line to line.
@@ -35,30 +35,30 @@ const INF: u8 = 5;
 const NOT_READ: u8 = 6;
 const BELOW: u8 = 7;
 const ABOVE: u8 = 8;
-/// The diverging scale: 241 colours, so that there is a middle one for zero.
+/// The diverging scale: 241 colors, so that there is a middle one for zero.
 const FIRST: u8 = 15;
 const ARM: u8 = 120;
 
-/// The colours that the indices stand for.
+/// The colors that the indices stand for.
 pub fn palette() -> [Rgb; 256] {
     let mut p = [[0; 3]; 256];
     p[PAPER as usize] = [255; 3];
     p[INK as usize] = [0x20, 0x22, 0x28];
     p[FAINT as usize] = [0x6a, 0x6e, 0x78];
     p[RULE as usize] = [0xb8, 0xbc, 0xc4];
-    p[NAN as usize] = colour::NAN;
-    p[INF as usize] = colour::INF;
+    p[NAN as usize] = color::NAN;
+    p[INF as usize] = color::INF;
     p[NOT_READ as usize] = [0xd4, 0xd6, 0xda];
-    p[BELOW as usize] = colour::diverging(-0.6);
-    p[ABOVE as usize] = colour::diverging(0.6);
+    p[BELOW as usize] = color::diverging(-0.6);
+    p[ABOVE as usize] = color::diverging(0.6);
     for i in 0..=2 * ARM {
         let t = (f64::from(i) - f64::from(ARM)) / f64::from(ARM);
-        p[usize::from(FIRST + i)] = colour::diverging(t);
+        p[usize::from(FIRST + i)] = color::diverging(t);
     }
     p
 }
 
-/// The colour of a cell on a scale that ends at ±`scale`.
+/// The color of a cell on a scale that ends at ±`scale`.
 fn index(cell: Option<f64>, scale: f64) -> u8 {
     match cell {
         None => NOT_READ,
@@ -146,7 +146,7 @@ fn heat_map(canvas: &mut Canvas, picture: &Picture, scale: f64, top: usize) -> u
     y1
 }
 
-/// The colour scale with its ends and its middle.
+/// The color scale with its ends and its middle.
 fn legend(canvas: &mut Canvas, scale: f64, top: usize) {
     canvas.frame(MARGIN, top, CONTENT, SCALE, RULE);
     for x in 0..CONTENT {
@@ -181,8 +181,8 @@ fn histogram(canvas: &mut Canvas, picture: &Picture, top: usize) {
         for (i, &count) in counts.iter().enumerate() {
             let height = ((count.ln_1p() / most * STRIP as f64).ceil() as usize).min(STRIP);
             let middle = caption::middle(lo, hi, i, bars);
-            let colour = if middle < 0.0 { BELOW } else { ABOVE };
-            canvas.rect(MARGIN + i * width, bottom - height, width, height, colour);
+            let color = if middle < 0.0 { BELOW } else { ABOVE };
+            canvas.rect(MARGIN + i * width, bottom - height, width, height, color);
         }
         let (low, high) = (caption::number(lo), caption::number(hi));
         let all = format!("all values are {low}");
@@ -226,15 +226,15 @@ fn captions(canvas: &mut Canvas, subject: &Subject, picture: &Picture, top: usiz
     );
 }
 
-/// `zeros 12   ■ NaN 0   ■ Inf 0`, the last two with the colour that shows them.
+/// `zeros 12   ■ NaN 0   ■ Inf 0`, the last two with the color that shows them.
 fn counts(canvas: &mut Canvas, picture: &Picture, y: usize) {
     let s = &picture.summary;
     let mut x = MARGIN;
     let zeros = format!("zeros {}", thousands(s.zeros));
     canvas.text(x, y, &zeros, INK);
     x += text_width(&zeros) + 3 * font::WIDTH;
-    for (word, n, colour) in [("NaN", s.nan, NAN), ("Inf", s.inf, INF)] {
-        canvas.rect(x, y + 2, 9, 9, colour);
+    for (word, n, color) in [("NaN", s.nan, NAN), ("Inf", s.inf, INF)] {
+        canvas.rect(x, y + 2, 9, 9, color);
         x += 9 + font::WIDTH;
         let text = format!("{word} {}", thousands(n));
         canvas.text(x, y, &text, INK);

@@ -69,7 +69,7 @@ impl Picture {
         self.summary.count < self.grid.numel()
     }
 
-    /// The value at which the colour scale ends: nearly the largest of the cells, so that a few
+    /// The value at which the color scale ends: nearly the largest of the cells, so that a few
     /// outliers do not wash out the rest. 0 where every cell is 0.
     pub fn scale(&self) -> f64 {
         let mut sizes: Vec<f64> = self
@@ -128,7 +128,7 @@ fn sum<V: Values + ?Sized>(values: &V, grid: &Grid, runs: &[Run]) -> Result<Sums
     for &(first, len) in runs {
         values.read(first, len, &mut buf)?;
         sums.add(grid, &edges, first, &buf);
-        // Short runs are summarised together: a summary of a hundred values is mostly overhead.
+        // Short runs are summarized together: a summary of a hundred values is mostly overhead.
         pending.extend_from_slice(&buf);
         if pending.len() >= 1 << 15 {
             sums.summary.merge(&Summary::of(&pending, true));

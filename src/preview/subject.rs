@@ -9,7 +9,7 @@ use crate::view::SharedView;
 pub struct Subject {
     /// The tensor's name, for the caption.
     pub name: String,
-    /// How it is stored, for the caption: a dtype, or the method of a quantised layer.
+    /// How it is stored, for the caption: a dtype, or the method of a quantized layer.
     pub stored_as: String,
     /// Shape of the values.
     pub shape: Box<[u64]>,
@@ -47,7 +47,7 @@ impl Subject {
     }
 }
 
-/// `BF16`; of a quantised layer's values `gptq, 4 bits`.
+/// `BF16`; of a quantized layer's values `gptq, 4 bits`.
 pub fn stored_as(model: &Model, id: TensorId) -> String {
     let Ok(tensor) = model.tensor(id) else {
         return String::new();
@@ -63,7 +63,7 @@ pub fn stored_as(model: &Model, id: TensorId) -> String {
         Origin::Tied(of) => return stored_as(model, *of),
     };
     match layer.map(|l| model.layer(l)) {
-        Some((recognised, Ok(layer))) => format!("{}, {} bits", recognised.method, layer.bits),
+        Some((recognized, Ok(layer))) => format!("{}, {} bits", recognized.method, layer.bits),
         _ => tensor.dtype.name().to_string(),
     }
 }
@@ -75,9 +75,9 @@ pub fn stored_bytes(model: &Model, id: TensorId) -> u64 {
     };
     let nbytes = |part: &u32| model.catalog.tensors[*part as usize].nbytes;
     match &tensor.origin {
-        Origin::Dequantized { layer } => model.recognised(*layer).parts.iter().map(nbytes).sum(),
+        Origin::Dequantized { layer } => model.recognized(*layer).parts.iter().map(nbytes).sum(),
         Origin::Stored { layer: Some(layer) } if model.is_dequantized(id) => {
-            model.recognised(*layer).parts.iter().map(nbytes).sum()
+            model.recognized(*layer).parts.iter().map(nbytes).sum()
         }
         Origin::Stored { .. } => nbytes(&id),
         Origin::Fused(join) | Origin::Stacked(join) => join

@@ -165,17 +165,17 @@ fn the_picture_shows_what_is_there() {
     let (width, height, palette, pixels) =
         decode(&render(&subject(view.clone(), &shape, 1)).unwrap());
     assert!(width >= 512 && height > 512);
-    let colour = |x: usize, y: usize| {
+    let color = |x: usize, y: usize| {
         let i = usize::from(pixels[y * width as usize + x]);
         [palette[3 * i], palette[3 * i + 1], palette[3 * i + 2]]
     };
     // Eight pixels a cell, from (16, 16) on.
-    assert_eq!(colour(17, 17), colour::NAN);
-    assert_eq!(colour(16 + 100, 16 + 100), colour::diverging(-1.0));
-    assert_eq!(colour(16 + 400, 16 + 400), colour::diverging(1.0));
+    assert_eq!(color(17, 17), color::NAN);
+    assert_eq!(color(16 + 100, 16 + 100), color::diverging(-1.0));
+    assert_eq!(color(16 + 400, 16 + 400), color::diverging(1.0));
 }
 
-/// Neither the caption nor a colour says that a finite value is none.
+/// Neither the caption nor a color says that a finite value is none.
 #[test]
 fn binary64_beyond_binary32_is_finite() {
     let values = [1e300f64, -1e300, 1e-300, 0.5];

@@ -1,5 +1,5 @@
 //! AWQ's packing in the GEMM layout: `qweight` `[K, N/8]` and `qzeros` `[G, N/8]`, eight 4-bit
-//! values of neighbouring outputs a word, in the order its kernel wants them.
+//! values of neighboring outputs a word, in the order its kernel wants them.
 //!
 //! Source: `casper-hansen/AutoAWQ awq/modules/linear/gemm.py`.
 

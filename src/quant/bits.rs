@@ -4,7 +4,7 @@
 
 /// The eight values of `B` bits (1 to 8) that `B` bytes hold.
 ///
-/// Shifts by constants alone, so that a loop over it vectorises; a `B` above 8 does not compile.
+/// Shifts by constants alone, so that a loop over it vectorizes; a `B` above 8 does not compile.
 #[inline(always)]
 pub fn eight<const B: usize>(bytes: &[u8; B]) -> [u32; 8] {
     const { assert!(B >= 1 && B <= 8) };
@@ -26,7 +26,7 @@ pub fn eight<const B: usize>(bytes: &[u8; B]) -> [u32; 8] {
 
 /// The first values of a stream of `B`-bit values (1 to 8 bits each), a byte each.
 ///
-/// A loop that computes with bytes vectorises better than one that takes [`eight`] apart on the way,
+/// A loop that computes with bytes vectorizes better than one that takes [`eight`] apart on the way,
 /// and a few hundred of them stay in the L1 cache.
 ///
 /// # Panics

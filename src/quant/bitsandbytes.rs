@@ -3,7 +3,7 @@
 //! **4-bit.** `X.weight` is a container of bytes, two codes each; its dtype is only how they are
 //! carried (`bnb_4bit_quant_storage`), its shape says nothing. Beside it stand `X.weight.absmax`,
 //! `.quant_map`, `.quant_state.bitsandbytes__nf4` (or `__fp4`: JSON, with the real shape), and where
-//! statistics are quantised themselves `.nested_absmax` and `.nested_quant_map`.
+//! statistics are quantized themselves `.nested_absmax` and `.nested_quant_map`.
 //!
 //! **8-bit.** `X.weight` I8 `[N, K]`, `X.SCB` F32 `[N]` (each row's largest magnitude):
 //! value = (float(q) · SCB, rounded) · f32(1/127), a product and no division.
@@ -17,7 +17,7 @@ use super::module::{Module, elsewhere};
 use super::scale_grid::ScaleGrid;
 use super::scaled::{Extra, ScaledKernel};
 use super::{
-    Component, Facts, Format, Join, Layer, Opened, Outcome, Recognised, Recogniser, Target,
+    Component, Facts, Format, Join, Layer, Opened, Outcome, Recognized, Recognizer, Target,
 };
 use crate::catalog::{Catalog, StoredTensor};
 use crate::dtype::Dtype;
@@ -51,12 +51,12 @@ const ONE_127TH: f32 = f32::from_bits(0x3C01_0204);
 const NEVER: &str = "bitsandbytes' blocks and statistics belong to one weight";
 
 impl Format for FourBit {
-    fn open<'a>(&self, opened: &'a Opened<'a>) -> Option<Box<dyn Recogniser + 'a>> {
+    fn open<'a>(&self, opened: &'a Opened<'a>) -> Option<Box<dyn Recognizer + 'a>> {
         let catalog = opened.catalog;
         let ours =
             |name: &str| name.ends_with(ABSMAX) || STATES.iter().any(|state| name.ends_with(state));
         let some = catalog.tensors.iter().any(|t| ours(&t.name));
-        some.then(|| Box::new(FourBits(catalog)) as Box<dyn Recogniser + 'a>)
+        some.then(|| Box::new(FourBits(catalog)) as Box<dyn Recognizer + 'a>)
     }
 
     fn siblings(&self) -> &'static [&'static str] {
@@ -66,8 +66,8 @@ impl Format for FourBit {
 
 struct FourBits<'a>(&'a Catalog);
 
-impl Recogniser for FourBits<'_> {
-    fn recognise(&self, index: u32, tensor: &StoredTensor) -> Option<Recognised> {
+impl Recognizer for FourBits<'_> {
+    fn recognize(&self, index: u32, tensor: &StoredTensor) -> Option<Recognized> {
         Module::of_weight(self.0, &tensor.name)?;
         let sibling = |end: &str| self.0.find(&[&*tensor.name, end].concat());
         let state = STATES.iter().find_map(|end| sibling(end));
@@ -88,7 +88,7 @@ impl Recogniser for FourBits<'_> {
             )),
             Some(state) => self.outcome(index, tensor, state, statistics),
         };
-        Some(Recognised {
+        Some(Recognized {
             method: "bitsandbytes",
             parts,
             target: Target::Anchor,
@@ -152,11 +152,11 @@ fn unjoinable(tensor: u32) -> Component {
 }
 
 impl Format for EightBit {
-    fn open<'a>(&self, opened: &'a Opened<'a>) -> Option<Box<dyn Recogniser + 'a>> {
+    fn open<'a>(&self, opened: &'a Opened<'a>) -> Option<Box<dyn Recognizer + 'a>> {
         let catalog = opened.catalog;
         let ours = |name: &str| name.ends_with("SCB") || name.ends_with("weight_format");
         let some = catalog.tensors.iter().any(|t| ours(&t.name));
-        some.then(|| Box::new(EightBits(catalog)) as Box<dyn Recogniser + 'a>)
+        some.then(|| Box::new(EightBits(catalog)) as Box<dyn Recognizer + 'a>)
     }
 
     fn siblings(&self) -> &'static [&'static str] {
@@ -166,8 +166,8 @@ impl Format for EightBit {
 
 struct EightBits<'a>(&'a Catalog);
 
-impl Recogniser for EightBits<'_> {
-    fn recognise(&self, index: u32, tensor: &StoredTensor) -> Option<Recognised> {
+impl Recognizer for EightBits<'_> {
+    fn recognize(&self, index: u32, tensor: &StoredTensor) -> Option<Recognized> {
         if !tensor.dtype.is(Dtype::I8) {
             return None;
         }
@@ -198,7 +198,7 @@ impl Recogniser for EightBits<'_> {
                 }
             }
         };
-        Some(Recognised {
+        Some(Recognized {
             method: "bitsandbytes",
             parts: [index].into_iter().chain(others).collect(),
             target: Target::Anchor,

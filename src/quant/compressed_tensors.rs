@@ -12,7 +12,7 @@
 //! `vllm-project/compressed-tensors`.
 
 use self::config::Module;
-use super::{Format, Opened, Outcome, Recognised, Recogniser, Target};
+use super::{Format, Opened, Outcome, Recognized, Recognizer, Target};
 use crate::catalog::{Catalog, StoredTensor};
 use crate::dtype::Dtype;
 
@@ -59,7 +59,7 @@ const SIBLINGS: &[&str] = &[
 pub struct CompressedTensors;
 
 impl Format for CompressedTensors {
-    fn open<'a>(&self, opened: &'a Opened<'a>) -> Option<Box<dyn Recogniser + 'a>> {
+    fn open<'a>(&self, opened: &'a Opened<'a>) -> Option<Box<dyn Recognizer + 'a>> {
         Some(Box::new(Model(opened)))
     }
 
@@ -128,9 +128,9 @@ impl<'a> Anchor<'a> {
         self.prefix.strip_suffix('.').unwrap_or(self.prefix)
     }
 
-    /// What is recognised here, with the parts besides the anchor.
-    fn found(&self, parts: impl IntoIterator<Item = u32>, outcome: Outcome) -> Recognised {
-        Recognised {
+    /// What is recognized here, with the parts besides the anchor.
+    fn found(&self, parts: impl IntoIterator<Item = u32>, outcome: Outcome) -> Recognized {
+        Recognized {
             method: METHOD,
             parts: std::iter::once(self.index).chain(parts).collect(),
             target: Target::Named(format!("{}weight", self.prefix)),
@@ -140,8 +140,8 @@ impl<'a> Anchor<'a> {
     }
 }
 
-impl Recogniser for Model<'_> {
-    fn recognise(&self, index: u32, tensor: &StoredTensor) -> Option<Recognised> {
+impl Recognizer for Model<'_> {
+    fn recognize(&self, index: u32, tensor: &StoredTensor) -> Option<Recognized> {
         if let Some(anchor) = Anchor::new(self.0.catalog, index, tensor, "weight_packed") {
             self.packed(&anchor)
         } else if let Some(anchor) = Anchor::new(self.0.catalog, index, tensor, "compressed") {
@@ -153,7 +153,7 @@ impl Recogniser for Model<'_> {
 }
 
 impl Model<'_> {
-    fn packed(&self, anchor: &Anchor) -> Option<Recognised> {
+    fn packed(&self, anchor: &Anchor) -> Option<Recognized> {
         let config = self.0.declared().compressed_tensors();
         if config.is_none() && anchor.siblings(SIBLINGS).next().is_none() {
             return None;
@@ -166,8 +166,8 @@ impl Model<'_> {
             anchor.found(parts, Outcome::Damaged(format.to_string()))
         } else {
             match anchor.tensor.dtype.known() {
-                Some(Dtype::I32) => pack::recognise(anchor, module.and_then(|m| m.weights())),
-                Some(Dtype::U8) => small_floats::recognise(anchor),
+                Some(Dtype::I32) => pack::recognize(anchor, module.and_then(|m| m.weights())),
+                Some(Dtype::U8) => small_floats::recognize(anchor),
                 _ => anchor.found(
                     anchor.siblings(SIBLINGS),
                     Outcome::Damaged(format!(
@@ -197,7 +197,7 @@ fn refused<'a>(anchor: &Anchor, module: Option<&Module<'a>>) -> Option<&'a str> 
 
 /// Weights stored as their non-zero values and a mask: `X.compressed`, `X.bitmask`, `X.shape`, and
 /// with `X.row_offsets` where rows differ in length. (Older files: `X.weight.compressed` …)
-fn sparse(anchor: &Anchor) -> Option<Recognised> {
+fn sparse(anchor: &Anchor) -> Option<Recognized> {
     anchor.sibling("bitmask")?;
     let format = match anchor.sibling("row_offsets") {
         Some(_) => "sparse-bitmask",

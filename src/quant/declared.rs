@@ -58,7 +58,7 @@ pub struct Fp8 {
 pub struct ModelOpt {
     file: &'static str,
     algorithm: String,
-    /// With mixed precision: module → its own algorithm. Others are not quantised.
+    /// With mixed precision: module → its own algorithm. Others are not quantized.
     layers: Option<HashMap<String, String>>,
     excluded: GlobSet,
     /// Why nothing is excluded, where the list could not be used.
@@ -94,7 +94,7 @@ impl Declared {
     }
 
     /// What the module `path` is declared to be; `matrix`: whether its weight has two dimensions.
-    /// `None`: not quantised, or of a kind that does not keep the weight's name.
+    /// `None`: not quantized, or of a kind that does not keep the weight's name.
     pub fn kind(&self, path: &str, matrix: bool) -> Option<Kind> {
         match self {
             Declared::Nothing => None,

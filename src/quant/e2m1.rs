@@ -1,5 +1,5 @@
 //! The four-bit float E2M1 (OCP MX v1.0: codes 0 to 7 are 0, .5, 1, 1.5, 2, 3, 4, 6, then the same
-//! negated) in a form that loops vectorise, as a table of sixteen floats does not.
+//! negated) in a form that loops vectorize, as a table of sixteen floats does not.
 
 /// Twice the value of a code, exactly; of code 8, -0. Bits above the code's four must be 0.
 ///

@@ -16,7 +16,7 @@ use super::module::{Module, elsewhere};
 use super::parts::{scale_component, scale_dtype, unpacked_pairs, weight_component};
 use super::scale_grid::ScaleGrid;
 use super::scaled::{Extra, ScaledKernel};
-use super::{Format, Layer, Opened, Recognised, Recogniser, Target};
+use super::{Format, Layer, Opened, Recognized, Recognizer, Target};
 use crate::catalog::StoredTensor;
 use crate::dtype::Dtype;
 
@@ -31,9 +31,9 @@ const PAIR_SCALES: [&str; 2] = ["weight_scale_inv", "scale"];
 const PAIR_GROUP: u64 = 32;
 
 impl Format for Fp8 {
-    fn open<'a>(&self, opened: &'a Opened<'a>) -> Option<Box<dyn Recogniser + 'a>> {
+    fn open<'a>(&self, opened: &'a Opened<'a>) -> Option<Box<dyn Recognizer + 'a>> {
         let some = opened.has(|dtype| dtype.is_f8() || dtype == Dtype::I8);
-        some.then(|| Box::new(Model(opened)) as Box<dyn Recogniser + 'a>)
+        some.then(|| Box::new(Model(opened)) as Box<dyn Recognizer + 'a>)
     }
 
     fn siblings(&self) -> &'static [&'static str] {
@@ -63,8 +63,8 @@ struct Codes {
     group_size: Option<u64>,
 }
 
-impl Recogniser for Model<'_> {
-    fn recognise(&self, index: u32, tensor: &StoredTensor) -> Option<Recognised> {
+impl Recognizer for Model<'_> {
+    fn recognize(&self, index: u32, tensor: &StoredTensor) -> Option<Recognized> {
         let dtype = tensor.dtype.known()?;
         if dtype.is_f8() {
             let found = self.find(tensor, &SCALES)?;
@@ -91,7 +91,7 @@ impl Model<'_> {
         tensor: &StoredTensor,
         dtype: Dtype,
         found: &Found<'_>,
-    ) -> Option<Recognised> {
+    ) -> Option<Recognized> {
         let (path, matrix) = (found.module.path(), tensor.shape.len() == 2);
         let outcome = match found.scale {
             Some(scale) => self.scaled(index, tensor, dtype, path, scale),
@@ -99,7 +99,7 @@ impl Model<'_> {
             None if self.0.declared().kind(path, matrix) != Some(Kind::Fp8) => return None,
             None => Err(self.no_scale(found, &SCALES)),
         };
-        Some(recognised("fp8", index, found, None, outcome))
+        Some(recognized("fp8", index, found, None, outcome))
     }
 
     fn scaled(
@@ -126,7 +126,7 @@ impl Model<'_> {
     }
 
     /// FP4 pairs in I8.
-    fn pairs(&self, index: u32, tensor: &StoredTensor, found: &Found<'_>) -> Option<Recognised> {
+    fn pairs(&self, index: u32, tensor: &StoredTensor, found: &Found<'_>) -> Option<Recognized> {
         let path = found.module.path();
         let outcome = match found.scale {
             Some(scale) => self.scaled_pairs(index, tensor, scale),
@@ -140,7 +140,7 @@ impl Model<'_> {
             None => Err(self.no_scale(found, &PAIR_SCALES)),
         };
         let values = tensor.numel().checked_mul(2);
-        Some(recognised("fp4", index, found, values, outcome))
+        Some(recognized("fp4", index, found, values, outcome))
     }
 
     fn scaled_pairs(
@@ -202,7 +202,7 @@ impl Model<'_> {
 
     fn no_scale(&self, found: &Found<'_>, scales: &[&str]) -> String {
         format!(
-            "{} says it is quantised, but it has no scale ({}){}",
+            "{} says it is quantized, but it has no scale ({}){}",
             self.0.declared().source(),
             found.module.names(scales),
             elsewhere(self.0.catalog)
@@ -210,15 +210,15 @@ impl Model<'_> {
     }
 }
 
-fn recognised(
+fn recognized(
     method: &'static str,
     index: u32,
     found: &Found<'_>,
     parameters: Option<u64>,
     outcome: Result<Layer, String>,
-) -> Recognised {
+) -> Recognized {
     let scale = found.scale.map(|(index, _)| index);
-    Recognised {
+    Recognized {
         method,
         parts: [index].into_iter().chain(scale).collect(),
         target: Target::Anchor,

@@ -9,7 +9,7 @@
 
 use std::sync::Arc;
 
-use super::{Format, Layer, Opened, Outcome, Recognised, Recogniser, Target};
+use super::{Format, Layer, Opened, Outcome, Recognized, Recognizer, Target};
 use crate::catalog::{Catalog, StoredTensor};
 use crate::dtype::{Dtype, numel};
 
@@ -29,10 +29,10 @@ const GROUP_BYTES: u64 = 16;
 pub struct GptOss;
 
 impl Format for GptOss {
-    fn open<'a>(&self, opened: &'a Opened<'a>) -> Option<Box<dyn Recogniser + 'a>> {
+    fn open<'a>(&self, opened: &'a Opened<'a>) -> Option<Box<dyn Recognizer + 'a>> {
         let catalog = opened.catalog;
         let any = catalog.tensors.iter().any(|t| parameter(t).is_some());
-        any.then(|| Box::new(Blocks(catalog)) as Box<dyn Recogniser>)
+        any.then(|| Box::new(Blocks(catalog)) as Box<dyn Recognizer>)
     }
 }
 
@@ -44,8 +44,8 @@ fn parameter(tensor: &StoredTensor) -> Option<&str> {
 
 struct Blocks<'a>(&'a Catalog);
 
-impl Recogniser for Blocks<'_> {
-    fn recognise(&self, index: u32, tensor: &StoredTensor) -> Option<Recognised> {
+impl Recognizer for Blocks<'_> {
+    fn recognize(&self, index: u32, tensor: &StoredTensor) -> Option<Recognized> {
         let name = parameter(tensor)?;
         let scales = self.0.find(&format!("{name}_scales"));
         // Bytes of that name with neither scales nor the blocks' four dimensions are something else.
@@ -56,7 +56,7 @@ impl Recogniser for Blocks<'_> {
             Some(i) => layer(name, tensor, &self.0.tensors[i as usize]),
             None => Err(format!("{name}_scales is missing")),
         };
-        Some(Recognised {
+        Some(Recognized {
             method: "mxfp4",
             parts: [Some(index), scales].into_iter().flatten().collect(),
             target: Target::Named(name.into()),

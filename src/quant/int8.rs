@@ -13,7 +13,7 @@ use super::module::{Module, elsewhere};
 use super::parts::{scale_component, weight_component};
 use super::scale_grid::ScaleGrid;
 use super::scaled::{Extra, ScaledKernel};
-use super::{Format, Layer, Opened, Recognised, Recogniser, Target};
+use super::{Format, Layer, Opened, Recognized, Recognizer, Target};
 use crate::catalog::StoredTensor;
 use crate::dtype::Dtype;
 
@@ -21,9 +21,9 @@ use crate::dtype::Dtype;
 pub struct Int8;
 
 impl Format for Int8 {
-    fn open<'a>(&self, opened: &'a Opened<'a>) -> Option<Box<dyn Recogniser + 'a>> {
+    fn open<'a>(&self, opened: &'a Opened<'a>) -> Option<Box<dyn Recognizer + 'a>> {
         let some = opened.has(|dtype| dtype == Dtype::I8);
-        some.then(|| Box::new(Model(opened)) as Box<dyn Recogniser + 'a>)
+        some.then(|| Box::new(Model(opened)) as Box<dyn Recognizer + 'a>)
     }
 
     fn siblings(&self) -> &'static [&'static str] {
@@ -35,8 +35,8 @@ struct Model<'a>(&'a Opened<'a>);
 
 type Sibling<'a> = Option<(u32, &'a StoredTensor)>;
 
-impl Recogniser for Model<'_> {
-    fn recognise(&self, index: u32, tensor: &StoredTensor) -> Option<Recognised> {
+impl Recognizer for Model<'_> {
+    fn recognize(&self, index: u32, tensor: &StoredTensor) -> Option<Recognized> {
         if !tensor.dtype.is(Dtype::I8) {
             return None;
         }
@@ -53,7 +53,7 @@ impl Recogniser for Model<'_> {
             }
         }
         let others = [scale, zeros].into_iter().flatten().map(|(index, _)| index);
-        Some(Recognised {
+        Some(Recognized {
             method: "int8",
             parts: [index].into_iter().chain(others).collect(),
             target: Target::Anchor,

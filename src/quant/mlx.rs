@@ -10,7 +10,7 @@
 
 use serde_json::Value;
 
-use super::{Format, Layer, Opened, Outcome, Recognised, Recogniser, Target};
+use super::{Format, Layer, Opened, Outcome, Recognized, Recognizer, Target};
 use crate::catalog::{self, Catalog, StoredTensor};
 use crate::dtype::{Dtype, numel};
 
@@ -28,11 +28,11 @@ const BITS: [u32; 7] = [1, 2, 3, 4, 5, 6, 8];
 /// Group sizes that affine mode has.
 const GROUP_SIZES: [u64; 3] = [32, 64, 128];
 
-/// MLX's quantised layers, in safetensors or in a bin + manifest pair.
+/// MLX's quantized layers, in safetensors or in a bin + manifest pair.
 pub struct Mlx;
 
 impl Format for Mlx {
-    fn open<'a>(&self, opened: &'a Opened<'a>) -> Option<Box<dyn Recogniser + 'a>> {
+    fn open<'a>(&self, opened: &'a Opened<'a>) -> Option<Box<dyn Recognizer + 'a>> {
         let catalog = opened.catalog;
         if !catalog.tensors.iter().any(|t| module(t).is_some()) {
             return None;
@@ -58,7 +58,7 @@ fn module(tensor: &StoredTensor) -> Option<&str> {
 enum Says<'a> {
     /// In the manifest; a `config.json` beside it does not count.
     Manifest,
-    /// In `config.json`, if it declares MLX quantisation.
+    /// In `config.json`, if it declares MLX quantization.
     Config(Option<Declaration<'a>>),
 }
 
@@ -68,8 +68,8 @@ struct Model<'a> {
     says: Says<'a>,
 }
 
-impl Recogniser for Model<'_> {
-    fn recognise(&self, index: u32, tensor: &StoredTensor) -> Option<Recognised> {
+impl Recognizer for Model<'_> {
+    fn recognize(&self, index: u32, tensor: &StoredTensor) -> Option<Recognized> {
         let path = module(tensor)?;
         let sibling = |suffix: &str| {
             let i = self.catalog.find(&format!("{path}{suffix}"))?;
@@ -86,7 +86,7 @@ impl Recogniser for Model<'_> {
             return None;
         }
         let layer = self.layer(&triple);
-        Some(Recognised {
+        Some(Recognized {
             method: "mlx",
             parts: triple.parts(),
             target: Target::Anchor,
@@ -98,11 +98,11 @@ impl Recogniser for Model<'_> {
 
 impl Model<'_> {
     /// Whether words without scales and biases are a torn layer, and not plain integers: where the
-    /// model declares quantisation and does not exempt this module.
+    /// model declares quantization and does not exempt this module.
     fn must_be_packed(&self, triple: &Triple) -> bool {
         let declared = match &self.says {
             Says::Config(None) => false,
-            Says::Config(Some(d)) => d.of(triple.module()) != Said::NotQuantised,
+            Says::Config(Some(d)) => d.of(triple.module()) != Said::NotQuantized,
             Says::Manifest => {
                 let config = self.catalog.configs.manifest.as_ref();
                 let defaults = config.is_some_and(|c| c.contains_key("default_bits"));
@@ -129,7 +129,7 @@ impl Model<'_> {
             Says::Manifest => self.manifest(triple, shapes)?,
             Says::Config(None) => deduce(shapes.group_bits)?,
             Says::Config(Some(declaration)) => match declaration.of(triple.module()) {
-                Said::NotQuantised => return Err(triple.exempt()),
+                Said::NotQuantized => return Err(triple.exempt()),
                 Said::Own(own) => {
                     let own = own?;
                     if own.mode != Mode::Affine {
@@ -209,7 +209,7 @@ impl Model<'_> {
         })?;
         let said = match declaration.as_ref().map(|d| d.of(triple.module())) {
             None => return Ok(settings),
-            Some(Said::NotQuantised) => return Err(triple.exempt()),
+            Some(Said::NotQuantized) => return Err(triple.exempt()),
             Some(Said::Own(said) | Said::Model(said)) => said?,
         };
         if said != settings {

@@ -18,7 +18,7 @@ use super::module::{Module, elsewhere};
 use super::parts::{scale_component, unpacked_pairs, weight_component};
 use super::scale_grid::ScaleGrid;
 use super::scaled::{Extra, ScaledKernel};
-use super::{Component, Format, Join, Layer, Opened, Recognised, Recogniser, Target};
+use super::{Component, Format, Join, Layer, Opened, Recognized, Recognizer, Target};
 use crate::catalog::StoredTensor;
 use crate::dtype::Dtype;
 
@@ -33,9 +33,9 @@ const SCALE: &str = "weight_scale";
 const SECOND: &str = "weight_scale_2";
 
 impl Format for ModelOpt {
-    fn open<'a>(&self, opened: &'a Opened<'a>) -> Option<Box<dyn Recogniser + 'a>> {
+    fn open<'a>(&self, opened: &'a Opened<'a>) -> Option<Box<dyn Recognizer + 'a>> {
         let some = opened.has(|dtype| dtype == Dtype::U8);
-        some.then(|| Box::new(Model(opened)) as Box<dyn Recogniser + 'a>)
+        some.then(|| Box::new(Model(opened)) as Box<dyn Recognizer + 'a>)
     }
 
     fn siblings(&self) -> &'static [&'static str] {
@@ -54,8 +54,8 @@ struct Found<'a> {
     second: Option<(u32, &'a StoredTensor)>,
 }
 
-impl Recogniser for Model<'_> {
-    fn recognise(&self, index: u32, tensor: &StoredTensor) -> Option<Recognised> {
+impl Recognizer for Model<'_> {
+    fn recognize(&self, index: u32, tensor: &StoredTensor) -> Option<Recognized> {
         if !tensor.dtype.is(Dtype::U8) {
             return None;
         }
@@ -75,7 +75,7 @@ impl Recogniser for Model<'_> {
         };
         let others = [found.scale, found.second];
         let others = others.into_iter().flatten().map(|(index, _)| index);
-        Some(Recognised {
+        Some(Recognized {
             method,
             parts: [index].into_iter().chain(others).collect(),
             target: Target::Anchor,

@@ -10,21 +10,21 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::{Format, Opened, Recogniser, awq, gptq};
+use super::{Format, Opened, Recognizer, awq, gptq};
 use crate::dtype::Dtype;
 
 mod config;
 mod decode;
 mod groups;
 mod kernel;
-mod recognise;
+mod recognize;
 mod shapes;
 mod strips;
 #[cfg(test)]
 mod tests;
 
 pub(super) use decode::Line;
-use recognise::Model;
+use recognize::Model;
 
 /// GPTQ (v1, v2, planar where it is the same) and AWQ (GEMM).
 pub struct PackedLinear;
@@ -126,7 +126,7 @@ struct GroupIndex {
 }
 
 impl Format for PackedLinear {
-    fn open<'a>(&self, opened: &'a Opened<'a>) -> Option<Box<dyn Recogniser + 'a>> {
+    fn open<'a>(&self, opened: &'a Opened<'a>) -> Option<Box<dyn Recognizer + 'a>> {
         Some(Box::new(Model::open(opened.catalog)?))
     }
 

@@ -10,7 +10,7 @@ use crate::view::SharedView;
 pub fn part(parts: &[SharedView], index: usize) -> Result<&SharedView> {
     let lacks = || {
         format!(
-            "a quantised layer of {} parts lacks part {index}",
+            "a quantized layer of {} parts lacks part {index}",
             parts.len()
         )
     };

@@ -1,4 +1,4 @@
-//! Which scale belongs to which value: the granularity of a quantised weight, from the shapes of the
+//! Which scale belongs to which value: the granularity of a quantized weight, from the shapes of the
 //! weight and its scales.
 //!
 //! Files say only how many scales there are, so the rules go from the certain to the likely and the

@@ -1,6 +1,6 @@
 //! Loops compiled twice: for every machine, and for those with AVX2, chosen when they run.
 //!
-//! The loops are plain Rust, which the compiler vectorises for what it is told the machine has; both
+//! The loops are plain Rust, which the compiler vectorizes for what it is told the machine has; both
 //! versions are the same IEEE operations in the same order (no fused multiply-add: FMA is not among
 //! the features), so they give the same bits.
 

@@ -7,7 +7,7 @@
 //! or `X.weight_packed`; beside them stand `X.scales`, `X.weight_scale_inv` … (transformers:
 //! `X_scale_inv`). No format need know of this. Each is shown a catalog in which a stack is a module
 //! like any other, whose tensors are those of the first expert ([`Stacks::as_layers`]): headers say
-//! the same of all experts. What a format then recognises is made the stack again
+//! the same of all experts. What a format then recognizes is made the stack again
 //! ([`Stacks::stacked`]): its values are each expert's, decoded by the format's kernel, one after
 //! another.
 
@@ -16,7 +16,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use super::parts::MOST_INPUTS;
-use super::{Facts, Kernel, Layer, Outcome, Recognised, Target};
+use super::{Facts, Kernel, Layer, Outcome, Recognized, Target};
 use crate::catalog::{Catalog, Format, StoredTensor};
 use crate::dtype::{Dtype, numel};
 use crate::error::Result;
@@ -137,8 +137,8 @@ impl Stacks {
         self.as_layers.as_ref()
     }
 
-    /// What was recognised in that catalog, as what the model itself has.
-    pub fn stacked(&self, found: Recognised) -> Recognised {
+    /// What was recognized in that catalog, as what the model itself has.
+    pub fn stacked(&self, found: Recognized) -> Recognized {
         let anchor = found.parts.first().and_then(|i| self.members.get(i));
         let Some(&(at, _)) = anchor else {
             return found;
@@ -153,7 +153,7 @@ impl Stacks {
                 Err(reason) => Outcome::Damaged(reason),
             },
         };
-        Recognised {
+        Recognized {
             method: found.method,
             parts: found.parts,
             target: match found.target {

@@ -3,7 +3,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::{Layer, Recognised, Target, recognise, simd};
+use super::{Layer, Recognized, Target, recognize, simd};
 use crate::catalog::{Catalog, OpenOptions};
 use crate::dtype::Dtype;
 use crate::view::{SharedView, View, read_all};
@@ -137,9 +137,9 @@ impl TestModel {
         }
     }
 
-    /// What was recognised under that name: an anchor with its own values, or a synthetic tensor.
-    pub(crate) fn recognised(&self, name: &str) -> Option<Recognised> {
-        recognise(&self.catalog).into_iter().find(|r| {
+    /// What was recognized under that name: an anchor with its own values, or a synthetic tensor.
+    pub(crate) fn recognized(&self, name: &str) -> Option<Recognized> {
+        recognize(&self.catalog).into_iter().find(|r| {
             let anchor = &*self.catalog.tensors[r.parts[0] as usize].name;
             match &r.target {
                 Target::Anchor => anchor == name,
@@ -150,14 +150,14 @@ impl TestModel {
 
     /// The layer of that name.
     pub(crate) fn layer(&self, name: &str) -> Layer {
-        let recognised = self.recognised(name).expect("recognised");
-        recognised.resolve(&self.catalog).expect("a layer")
+        let recognized = self.recognized(name).expect("recognized");
+        recognized.resolve(&self.catalog).expect("a layer")
     }
 
     /// Why there is no layer of that name.
     pub(crate) fn reason(&self, name: &str) -> String {
-        let recognised = self.recognised(name).expect("recognised");
-        match recognised.resolve(&self.catalog) {
+        let recognized = self.recognized(name).expect("recognized");
+        match recognized.resolve(&self.catalog) {
             Ok(layer) => panic!("{name} is a layer: {}", layer.compatible),
             Err(reason) => reason.text().to_string(),
         }
@@ -165,9 +165,9 @@ impl TestModel {
 
     /// The values of the layer of that name.
     pub(crate) fn view(&self, name: &str) -> SharedView {
-        let recognised = self.recognised(name).expect("recognised");
-        let layer = recognised.resolve(&self.catalog).expect("a layer");
-        let parts = recognised.raw_parts(&self.catalog);
+        let recognized = self.recognized(name).expect("recognized");
+        let layer = recognized.resolve(&self.catalog).expect("a layer");
+        let parts = recognized.raw_parts(&self.catalog);
         layer.kernel.view(&parts).unwrap()
     }
 

@@ -1,6 +1,6 @@
 //! A histogram whose range is not known beforehand, and which is exact all the same.
 //!
-//! A bin is `[i·2^e, (i+1)·2^e)` for whole `i`, and [`BINS`] neighbouring ones are kept, in the
+//! A bin is `[i·2^e, (i+1)·2^e)` for whole `i`, and [`BINS`] neighboring ones are kept, in the
 //! least `e` whose bins cover every value seen. When the range grows, two bins become one:
 //! `floor(floor(x/w)/2) = floor(x/2w)`, so the counts are those that the final `e` gives, whatever
 //! came first.
@@ -10,7 +10,7 @@ use super::{Value, loops};
 /// How many bins there are: four times what any picture shows of them.
 pub const BINS: usize = 1024;
 
-/// Copies that are counted into in turn, so that equal neighbours do not wait for each other.
+/// Copies that are counted into in turn, so that equal neighbors do not wait for each other.
 const COPIES: usize = 4;
 
 /// Counts of finite values by equal steps of their range.

@@ -16,7 +16,7 @@ pub(super) struct First {
     pub zeros: u64,
 }
 
-/// In four loops, all of which the compiler vectorises: what does more at a time, it does not, and
+/// In four loops, all of which the compiler vectorizes: what does more at a time, it does not, and
 /// takes two to five times as long.
 pub(super) fn first<T: Value>(values: &[T]) -> First {
     First {
@@ -109,7 +109,7 @@ for_each_cpu! {
     /// `floor(v·scale) - first` of each value, which must lie in 0…65535.
     pub(super) fn bins<T: Value>(values: &[T], scale: f64, first: i32, out: &mut [u16]) {
         // Adding 1.5·2^52 leaves the nearest whole number in the low bits, without the checks of a
-        // cast, which would keep the loop from being vectorised.
+        // cast, which would keep the loop from being vectorized.
         const ROUND: f64 = 1.5 * (1u64 << 52) as f64;
         for (o, &v) in out.iter_mut().zip(values) {
             let scaled = v.into() * scale;

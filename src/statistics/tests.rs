@@ -209,7 +209,7 @@ fn binary64_is_not_seen_through_binary32() {
     near(s.std(), f64::MAX * (2f64 / 3.0).sqrt());
 }
 
-/// Spans of other sizes of numbers than their neighbours', in either order.
+/// Spans of other sizes of numbers than their neighbors', in either order.
 #[test]
 fn spans_of_any_magnitude_add_up() {
     let span = SPAN as usize;

@@ -1,4 +1,4 @@
-//! Computed binary32 values as bytes: what cast and every dequantiser have in common.
+//! Computed binary32 values as bytes: what cast and every dequantizer have in common.
 
 use super::View;
 use crate::error::Result;

@@ -12,7 +12,7 @@ use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 
 use crate::error::Result;
 
-/// What all kept pieces may take together, in bytes. A sequential reader needs a band of a quantised
+/// What all kept pieces may take together, in bytes. A sequential reader needs a band of a quantized
 /// layer or two (1 to 5 MiB each); so this is enough for some fifty of them at a time. It must be:
 /// readers that take turns and together need more find nothing of what they left, and read fifty
 /// times slower (32 readers of 4-bit layers of 14336 inputs, with a quarter of this).

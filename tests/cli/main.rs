@@ -6,7 +6,7 @@ mod common;
 mod bad_headers;
 mod bad_models;
 mod life;
-mod neighbours;
+mod neighbors;
 mod ordinary;
 mod output;
 mod packaging;

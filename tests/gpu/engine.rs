@@ -11,7 +11,7 @@ use stfs::view::{Bytes, Cast, Concat, FloatSource, Floats, SharedView, View, rea
 
 use crate::support::*;
 
-/// Values that are cheapest to compute by whole tiles, as dequantisers do; counts the tiles.
+/// Values that are cheapest to compute by whole tiles, as dequantizers do; counts the tiles.
 struct Squares {
     numel: u64,
     tiles: Arc<AtomicU64>,

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""export/ opened by the safetensors library: plain models against what was written, quantised ones
+"""export/ opened by the safetensors library: plain models against what was written, quantized ones
 against what the format's own library made of them (tests/golden).
 """
 
@@ -14,7 +14,7 @@ from harness import REPOSITORY, check, main, mounted, random_numbers, read, run,
 
 GOLDEN = REPOSITORY / "tests/golden"
 # One of each family whose library loads as plain binary32 under the float model's names.
-QUANTISED = ["gptq-4bit-v2-asym", "awq-4bit-groups-of-32", "mlx-affine-4bit", "fp8-blocks", "ct-pack-4bit-group", "bnb-nf4"]
+QUANTIZED = ["gptq-4bit-v2-asym", "awq-4bit-groups-of-32", "mlx-affine-4bit", "fp8-blocks", "ct-pack-4bit-group", "bnb-nf4"]
 
 
 def model(scratch, rng):
@@ -64,8 +64,8 @@ def floats_and_fused_and_manifest(scratch):
 
 
 @check
-def quantised_models_as_floats():
-    for name in QUANTISED:
+def quantized_models_as_floats():
+    for name in QUANTIZED:
         expected = load_file(GOLDEN / name / "expected.safetensors")
         with mounted(GOLDEN / name / "model") as mount:
             floats = load_file(mount / "export/model-f32.safetensors")

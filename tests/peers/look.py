@@ -151,7 +151,7 @@ def pictures_decode_and_show_the_means(tmp):
     expected = 15 + 120 + np.sign(t) * np.floor(np.abs(t) * 120 + 0.5)
     off = np.abs(heat(picture(m, "a"), 512, 512, (1, 1)).astype(int) - expected)
     assert off.max() <= 1 and (off > 0).mean() < 1e-3, f"{(off > 0).sum()} cells are off, by up to {off.max()}"
-    # Blue below zero, near-white at zero, red above; NaN and Inf have colours of their own.
+    # Blue below zero, near-white at zero, red above; NaN and Inf have colors of their own.
     blue, white, red = palette[15], palette[135], palette[255]
     assert blue[2] > 2 * blue[0] and red[0] > 2 * red[2] and white.min() > 235, f"{blue} {white} {red}"
     cells = heat(picture(m, "bad"), 64, 64, (8, 8))
@@ -275,7 +275,7 @@ def diff_finds_what_changed(tmp):
 
 
 @check
-def diff_of_a_quantised_model_and_its_floats(tmp):
+def diff_of_a_quantized_model_and_its_floats(tmp):
     """MLX words and the float32 matrix they stand for are the same weight; NumPy says which."""
     codes = RNG.integers(0, 16, (48, 128), dtype=np.uint32)
     scales, biases = RNG.standard_normal((2, 48, 2)).astype(np.float16)

@@ -107,7 +107,7 @@ def modes_without_biases(tmp):
 
 
 @check
-def what_mlx_quantised(tmp):
+def what_mlx_quantized(tmp):
     tensors, layers, config = {}, {}, {"mode": "mxfp8"}
     for mode, (bits, group) in {"affine": (4, 64), **MODES}.items():
         parts = mx.quantize(mx.array(RNG.standard_normal((3, 40, 256), dtype=np.float32)), mode=mode)
@@ -118,7 +118,7 @@ def what_mlx_quantised(tmp):
     save(tmp, tensors, config)
     with mounted(tmp) as mnt:
         for name, values in layers.items():
-            served(mnt, name, values, "quantised by MLX")
+            served(mnt, name, values, "quantized by MLX")
 
 
 @check

@@ -4,7 +4,7 @@
     python tests/torch/from_pretrained.py
 
 For tiny random models of several families, as transformers saves them (in several shards):
-from_pretrained of the original and of the links give the same logits, bit for bit. For quantised
+from_pretrained of the original and of the links give the same logits, bit for bit. For quantized
 golden models: `model-f32.safetensors` loads as a float model without a missing or unexpected name,
 and its weights are the library's own. Needs PyTorch and transformers (tests/golden/make.sh makes an
 environment that has them); from_pretrained.txt is the result of a run.
@@ -86,7 +86,7 @@ def family(name, make):
     check(run)
 
 
-def quantised(case):
+def quantized(case):
     def run(tmp):
         expected = load_file(case / "expected.safetensors")
         with mounted(case / "model") as mnt:
@@ -111,7 +111,7 @@ for title, config in MODELS.items():
 for directory in sorted((HERE.parent / "golden").glob("*/expected.safetensors")):
     # Whole models: made by their library's own pipeline from a whole Llama.
     if directory.parent.name.startswith(("gptq-", "bnb-", "ct-", "modelopt-", "mlx-", "gpt-oss")):
-        quantised(directory.parent)
+        quantized(directory.parent)
 
 if __name__ == "__main__":
     print(f"transformers {transformers.__version__}, torch {torch.__version__}")

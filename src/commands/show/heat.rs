@@ -1,7 +1,7 @@
-//! The heat map in characters: two pixels a character where there are colours, else one shade.
+//! The heat map in characters: two pixels a character where there are colors, else one shade.
 
-use super::super::terminal::{Colours, Painter, Screen};
-use crate::preview::colour::{self, Rgb};
+use super::super::terminal::{Colors, Painter, Screen};
+use crate::preview::color::{self, Rgb};
 use crate::preview::{Grid, Picture, caption};
 
 /// The widest a picture gets, in columns.
@@ -12,7 +12,7 @@ const FEWEST_LINES: usize = 16;
 const LARGEST_CELL: usize = 4;
 /// A vector is this thick, in pixels.
 const THINNEST: usize = 4;
-/// Shades from the scale's low end to its high end, for where there are no colours.
+/// Shades from the scale's low end to its high end, for where there are no colors.
 const SHADES: [&str; 5] = [" ", "░", "▒", "▓", "█"];
 
 /// Columns and lines for the heat map, beside which `rest` lines are needed. A line is two pixels
@@ -42,8 +42,8 @@ pub fn map(painter: &mut Painter, picture: &Picture, cols: usize, rows: usize) {
         .chunks(across)
         .flat_map(|row| std::iter::repeat_n(row, h))
         .collect();
-    match painter.colours() {
-        Colours::None => {
+    match painter.colors() {
+        Colors::None => {
             for row in pixel_rows {
                 for &cell in row {
                     painter.plain(&shade(cell, scale).repeat(w));
@@ -64,7 +64,7 @@ pub fn map(painter: &mut Painter, picture: &Picture, cols: usize, rows: usize) {
     }
 }
 
-/// The scale: its ends in numbers, its colours between.
+/// The scale: its ends in numbers, its colors between.
 pub fn legend(painter: &mut Painter, scale: f64, cols: usize) {
     let (low, high) = (caption::number(-scale), caption::number(scale));
     let numbers = low.chars().count() + high.chars().count() + 2;
@@ -72,8 +72,8 @@ pub fn legend(painter: &mut Painter, scale: f64, cols: usize) {
     painter.plain(&format!("{low} "));
     for i in 0..steps {
         let t = (2 * i + 1) as f64 / steps as f64 - 1.0;
-        match painter.colours() {
-            Colours::None => painter.plain(shade(Some(t), 1.0)),
+        match painter.colors() {
+            Colors::None => painter.plain(shade(Some(t), 1.0)),
             _ => painter.paint("█", Some(rgb(Some(t), 1.0)), None),
         }
     }
@@ -92,9 +92,9 @@ fn position(v: f64, scale: f64) -> f64 {
 fn rgb(cell: Option<f64>, scale: f64) -> Rgb {
     match cell {
         None => [0x80; 3],
-        Some(v) if v.is_nan() => colour::NAN,
-        Some(v) if v.is_infinite() => colour::INF,
-        Some(v) => colour::diverging(position(v, scale)),
+        Some(v) if v.is_nan() => color::NAN,
+        Some(v) if v.is_infinite() => color::INF,
+        Some(v) => color::diverging(position(v, scale)),
     }
 }
 

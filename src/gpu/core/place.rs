@@ -89,7 +89,7 @@ impl Core {
         }
         let readers = self.readers(state).map_err(Failure::no_thread)?;
         let Driver::Up(seats) = &mut state.driver else {
-            return Err(Failure::cancelled());
+            return Err(Failure::canceled());
         };
         let seat = seats.iter_mut().find(|s| s.device.ordinal == ordinal);
         let seat = seat.ok_or_else(|| Failure::new(libc::ENXIO, "there is no such device"))?;

@@ -35,7 +35,7 @@ impl Core {
                 .map(|a| a.id)
                 .collect();
             let (driver, failure) = match outcome {
-                _ if state.stopping => (Driver::Down, Some(Failure::cancelled())),
+                _ if state.stopping => (Driver::Down, Some(Failure::canceled())),
                 Ok(devices) => {
                     let seat = |device| Seat {
                         device,

@@ -34,7 +34,7 @@ impl Core {
             Err(failure) => return state.refuse(ask, &failure, out),
         };
         if state.stopping {
-            return state.refuse(ask, &Failure::cancelled(), out);
+            return state.refuse(ask, &Failure::canceled(), out);
         }
         if let Some(failure) = state.news(&ask, device) {
             return state.refuse(ask, &failure, out);

@@ -133,7 +133,7 @@ impl Pinned {
     /// The driver's.
     pub fn new(context: &Arc<Context>, len: usize) -> CudaResult<Pinned> {
         context.enter()?;
-        // SAFETY: the memory is initialised below before a reference to it exists.
+        // SAFETY: the memory is initialized below before a reference to it exists.
         let raw = call("cuMemHostAlloc", || unsafe { result::malloc_host(len, 0) })?;
         let Some(raw) = NonNull::new(raw.cast::<u8>()) else {
             return Err(CudaError {
@@ -143,7 +143,7 @@ impl Pinned {
             });
         };
         // SAFETY: `raw` points to `len` bytes that nobody else knows of. Writing them makes them
-        // initialised, and touches every page before the first upload waits for it.
+        // initialized, and touches every page before the first upload waits for it.
         unsafe { raw.as_ptr().write_bytes(0, len) };
         Ok(Pinned {
             raw,
@@ -156,7 +156,7 @@ impl Pinned {
 impl Deref for Pinned {
     type Target = [u8];
     fn deref(&self) -> &[u8] {
-        // SAFETY: `len` initialised bytes, owned, and borrowed with `self`.
+        // SAFETY: `len` initialized bytes, owned, and borrowed with `self`.
         unsafe { std::slice::from_raw_parts(self.raw.as_ptr(), self.len) }
     }
 }

@@ -20,11 +20,11 @@ pub struct State {
     pub numel: u64,
     /// Values that share a statistic, counted in row-major order across rows. At least 1.
     pub block: u64,
-    /// Where the statistics are quantised themselves.
+    /// Where the statistics are quantized themselves.
     pub nested: Option<Nested>,
 }
 
-/// Quantised statistics: a = nested_quant_map[absmax] · nested_absmax + offset.
+/// Quantized statistics: a = nested_quant_map[absmax] · nested_absmax + offset.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Nested {
     /// Statistics that share a `nested_absmax`. At least 1.
@@ -93,7 +93,7 @@ pub struct Lengths {
     bytes: u64,
     absmax: u64,
     /// Whether absmax is U8 and so needs the nested statistics.
-    quantised: bool,
+    quantized: bool,
     nested_absmax: Option<u64>,
     nested_map: Option<u64>,
 }
@@ -110,8 +110,8 @@ impl Lengths {
         let missing = |what: &str| format!("its '{}.{what}' is missing", weight.name);
         let absmax = absmax.ok_or_else(|| missing("absmax"))?;
         let map = map.ok_or_else(|| missing("quant_map"))?;
-        let quantised = absmax.dtype.is(Dtype::U8);
-        if !quantised {
+        let quantized = absmax.dtype.is(Dtype::U8);
+        if !quantized {
             float(absmax)?;
         }
         float(map)?;
@@ -127,7 +127,7 @@ impl Lengths {
         Ok(Lengths {
             bytes: weight.nbytes,
             absmax: absmax.numel(),
-            quantised,
+            quantized,
             nested_absmax: nested_absmax.map(StoredTensor::numel),
             nested_map: nested_map.map(StoredTensor::numel),
         })
@@ -148,7 +148,7 @@ impl Lengths {
         expect("weight in bytes", self.bytes, state.numel.div_ceil(2))?;
         let blocks = state.numel.div_ceil(state.block);
         expect("absmax", self.absmax, blocks)?;
-        match (&state.nested, self.quantised) {
+        match (&state.nested, self.quantized) {
             (None, false) => Ok(()),
             (Some(nested), true) => {
                 let (Some(absmax), Some(map)) = (self.nested_absmax, self.nested_map) else {

@@ -63,7 +63,7 @@ struct FourBit {
     nested: Option<Nested>,
 }
 
-/// Statistics that are quantised themselves.
+/// Statistics that are quantized themselves.
 struct Nested {
     codes: Vec<u8>,
     map: Vec<f32>,
@@ -256,9 +256,9 @@ fn the_container_may_have_any_dtype() {
         let mut tensors = four.tensors();
         tensors[0] = stored("m.weight", dtype, &[rows, 1], &*four.codes);
         let model = TestModel::safetensors(&tensors, Value::Null);
-        let recognised = model.recognised("m.weight").unwrap();
+        let recognized = model.recognized("m.weight").unwrap();
         assert_eq!(
-            (recognised.method, recognised.parameters),
+            (recognized.method, recognized.parameters),
             ("bitsandbytes", Some(512))
         );
         assert_values(&*model.view("m.weight"), &four.want(), 1);
@@ -490,7 +490,7 @@ fn a_state_in_a_truncated_file_is_a_reason() {
     let len = std::fs::metadata(&path).unwrap().len();
     let file = std::fs::OpenOptions::new().write(true).open(&path).unwrap();
     file.set_len(len - 1).unwrap();
-    let found = crate::quant::recognise(&catalog).remove(0);
+    let found = crate::quant::recognize(&catalog).remove(0);
     let reason = found.resolve(&catalog).err().unwrap();
     assert!(
         matches!(&reason, Missing::Unread(why) if why.contains("truncated")),

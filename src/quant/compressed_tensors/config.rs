@@ -34,7 +34,7 @@ pub struct Group {
     pub name: String,
     /// Its own format name, where it has one (`mixed-precision` models do).
     pub format: Option<String>,
-    /// How its weights are quantised, as far as it says; `None` if they are not.
+    /// How its weights are quantized, as far as it says; `None` if they are not.
     pub weights: Option<Weights>,
 }
 
@@ -73,7 +73,7 @@ pub enum Strategy {
 /// What the config says of one module.
 #[derive(Debug, Clone, Copy)]
 pub struct Module<'a> {
-    /// Whether `ignore` names it: then it is not quantised, whatever group it is in.
+    /// Whether `ignore` names it: then it is not quantized, whatever group it is in.
     pub ignored: bool,
     /// The group whose target fits best; `None` if no target fits, or it is ignored.
     pub group: Option<&'a Group>,
@@ -83,7 +83,7 @@ pub struct Module<'a> {
 }
 
 impl<'a> Module<'a> {
-    /// How its weights are quantised, if the config says.
+    /// How its weights are quantized, if the config says.
     pub fn weights(&self) -> Option<&'a Weights> {
         self.group?.weights.as_ref()
     }

@@ -129,7 +129,7 @@ for_each_cpu! {
 }
 
 /// The value of a six-bit float (OCP MX v1.0: sign, two bits of exponent, three of mantissa, bias
-/// 1), in a form that loops vectorise, as a table does not. Bits above the code's six must be 0.
+/// 1), in a form that loops vectorize, as a table does not. Bits above the code's six must be 0.
 #[inline(always)]
 fn e2m3(code: u32) -> f32 {
     let (exponent, mantissa) = (code >> 3 & 3, code & 7);

@@ -23,14 +23,14 @@ use crate::dtype::Dtype;
 use crate::error::Result;
 use crate::quant::parts::check_inputs;
 use crate::quant::read::part;
-use crate::quant::{Component, Facts, Join, Kernel, Layer, Outcome, Recognised};
+use crate::quant::{Component, Facts, Join, Kernel, Layer, Outcome, Recognized};
 use crate::view::{Floats, SharedView};
 
 /// The widths that a layer without a config may have, in the order in which they are tried.
 const WIDTHS: &[u32] = &[4, 8, 2, 3, 5, 6, 7];
 
 /// A layer whose words are I32. `weights`: what the config says of it.
-pub(super) fn recognise(anchor: &Anchor, weights: Option<&Weights>) -> Recognised {
+pub(super) fn recognize(anchor: &Anchor, weights: Option<&Weights>) -> Recognized {
     match Head::read(anchor, weights) {
         Ok(head) => {
             let mut parts = vec![head.scale, head.shape];

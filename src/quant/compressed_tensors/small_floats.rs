@@ -14,13 +14,13 @@ use super::scales::{Scales, Zeros};
 use super::{Anchor, Part};
 use crate::dtype::Dtype;
 use crate::error::Result;
-use crate::quant::{Component, Join, Kernel, Layer, Outcome, Recognised};
+use crate::quant::{Component, Join, Kernel, Layer, Outcome, Recognized};
 use crate::view::{Floats, SharedView};
 
 const GLOBAL: &str = "weight_global_scale";
 
 /// A layer whose words are U8.
-pub(super) fn recognise(anchor: &Anchor) -> Recognised {
+pub(super) fn recognize(anchor: &Anchor) -> Recognized {
     let bytes = anchor.tensor.numel();
     let (outcome, bits) = match read(anchor) {
         Ok(layer) => {

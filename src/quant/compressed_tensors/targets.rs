@@ -15,7 +15,7 @@ use fancy_regex::{Regex, RegexBuilder};
 const BACKTRACK_LIMIT: usize = 10_000;
 
 /// Expressions that are used of each list. Published models have a few dozen; and every one is
-/// tried on every quantised module.
+/// tried on every quantized module.
 const MAX_EXPRESSIONS: usize = 1000;
 
 /// Bytes that one compiled expression may take. Honest ones need a few thousand.

@@ -1,4 +1,4 @@
-//! Small layers to recognise, and the tests in two parts.
+//! Small layers to recognize, and the tests in two parts.
 
 use serde_json::{Value, json};
 

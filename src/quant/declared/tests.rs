@@ -28,8 +28,8 @@ fn fp8_lists_name_modules_and_all_beneath_them() {
         ] {
             assert_eq!(d.kind(excluded, true), None, "{excluded}");
         }
-        for quantised in ["model.layers.10.q_proj", "model.layers.7.mlp.gate_proj", ""] {
-            assert_eq!(d.kind(quantised, true), Some(Kind::Fp8), "{quantised}");
+        for quantized in ["model.layers.10.q_proj", "model.layers.7.mlp.gate_proj", ""] {
+            assert_eq!(d.kind(quantized, true), Some(Kind::Fp8), "{quantized}");
         }
     }
 }
@@ -81,8 +81,8 @@ fn modelopt_may_stand_in_either_file() {
         ] {
             assert_eq!(d.kind(excluded, true), None, "{excluded}");
         }
-        for quantised in ["x.lm_head", "model.layers.1.self_attn.q_proj"] {
-            assert_eq!(d.kind(quantised, true), Some(Kind::Nvfp4), "{quantised}");
+        for quantized in ["x.lm_head", "model.layers.1.self_attn.q_proj"] {
+            assert_eq!(d.kind(quantized, true), Some(Kind::Nvfp4), "{quantized}");
         }
     }
 }
@@ -153,7 +153,7 @@ fn other_methods_declare_nothing() {
     }
 }
 
-/// Otherwise every module counts as quantised, and nobody knows why.
+/// Otherwise every module counts as quantized, and nobody knows why.
 #[test]
 fn a_list_that_is_too_large_to_match_is_told() {
     let many: Vec<String> = (0..20_000).map(|i| format!("*a{i}*b[xy]*{i}?")).collect();

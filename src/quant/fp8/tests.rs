@@ -1,4 +1,4 @@
-//! The contract's worked examples; what is recognised under which names; every kind of damage; and
+//! The contract's worked examples; what is recognized under which names; every kind of damage; and
 //! what fusions make of it.
 
 use serde_json::{Value, json};
@@ -107,8 +107,8 @@ fn the_scale_has_many_names_and_the_first_wins() {
     // Not a weight's name, or not a weight: plain.
     let [weight, scale] = ones("m.xweight", &[4, 4], "m.xweight_scale", Dtype::F32, &[]);
     let model = TestModel::safetensors(&[weight, scale], fp8(Value::Null));
-    assert!(model.recognised("m.xweight").is_none());
-    assert!(model.recognised("m.xweight_scale").is_none());
+    assert!(model.recognized("m.xweight").is_none());
+    assert!(model.recognized("m.xweight_scale").is_none());
 }
 
 #[test]
@@ -198,7 +198,7 @@ fn stacked_experts_need_no_weight_in_their_name() {
     let [alone, _] = ones(name, &[2, 2, 2], scale, Dtype::F32, &[2, 1, 1]);
     assert!(
         TestModel::safetensors(&[alone], Value::Null)
-            .recognised(name)
+            .recognized(name)
             .is_none()
     );
 }
@@ -222,7 +222,7 @@ fn a_lone_f8_tensor_is_plain_unless_the_config_wants_a_scale() {
             "config_groups": {"g": {"targets": ["Linear"], "weights": {"num_bits": 8}}}}}),
     ] {
         assert!(
-            model(plain.clone()).recognised("m.q.weight").is_none(),
+            model(plain.clone()).recognized("m.q.weight").is_none(),
             "{plain}"
         );
     }
@@ -315,7 +315,7 @@ fn fp4_pairs_are_found_in_fp8_models_only() {
         (4, Some(32), true)
     );
     assert_eq!(*layer.shape, [2, 64]);
-    assert_eq!(model.recognised(name).unwrap().parameters, Some(128));
+    assert_eq!(model.recognized(name).unwrap().parameters, Some(128));
     let values = model.values(name);
     assert_eq!(values[..4], [0.0, 0.5, -6.0, -0.5]);
     assert_eq!(values[32..36], [0.0, 1.0, -12.0, -1.0]);
@@ -324,7 +324,7 @@ fn fp4_pairs_are_found_in_fp8_models_only() {
     // Elsewhere I8 is I8.
     assert!(
         TestModel::safetensors(&tensors(), Value::Null)
-            .recognised(name)
+            .recognized(name)
             .is_none()
     );
     // One scale for 16: not these pairs, and not plain either.
@@ -346,7 +346,7 @@ fn fp4_pairs_are_found_in_fp8_models_only() {
     let [weight, _] = tensors();
     assert!(
         TestModel::safetensors(&[weight], fp8(Value::Null))
-            .recognised(name)
+            .recognized(name)
             .is_none()
     );
 }

@@ -92,10 +92,10 @@ fn every_scale_of_every_code() {
 #[test]
 fn it_stands_under_the_parameters_name() {
     let model = model(&tensors(&[2, 6, 3, 16], &[2, 6, 3], 0));
-    let recognised = model.recognised(X).unwrap();
-    assert_eq!(recognised.target, Target::Named(X.into()));
+    let recognized = model.recognized(X).unwrap();
+    assert_eq!(recognized.target, Target::Named(X.into()));
     assert_eq!(
-        (recognised.method, recognised.parameters),
+        (recognized.method, recognized.parameters),
         ("mxfp4", Some(2 * 6 * 96))
     );
     let layer = model.layer(X);
@@ -148,7 +148,7 @@ fn other_bytes_stay_what_they_are() {
         stored("b_scales", Dtype::U8, &[1, 1, 1], vec![0]),
     ];
     let model = model(&tensors);
-    assert!(crate::quant::recognise(&model.catalog).is_empty());
+    assert!(crate::quant::recognize(&model.catalog).is_empty());
 }
 
 #[test]

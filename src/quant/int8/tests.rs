@@ -1,4 +1,4 @@
-//! What is recognised, damaged and fused of eight-bit integers. The values are held against the
+//! What is recognized, damaged and fused of eight-bit integers. The values are held against the
 //! formula in `scaled`'s tests.
 
 use serde_json::{Value, json};
@@ -59,12 +59,12 @@ fn values_are_differences_times_scales() {
 #[test]
 fn plain_integers_stay_plain() {
     let model = TestModel::safetensors(&[weight(&[2, 4])], Value::Null);
-    assert!(model.recognised("m.weight").is_none());
+    assert!(model.recognized("m.weight").is_none());
     let other = stored("m.codes", Dtype::I8, &[2, 4], [1; 8]);
     let beside = scale(Dtype::F32, &[1]);
     assert!(
         TestModel::safetensors(&[other, beside], declared(Value::Null))
-            .recognised("m.codes")
+            .recognized("m.codes")
             .is_none()
     );
 }

@@ -1,4 +1,4 @@
-//! What a model says of MLX quantisation: `quantization` in `config.json`, as mlx-lm's
+//! What a model says of MLX quantization: `quantization` in `config.json`, as mlx-lm's
 //! `mlx_lm/utils.py` writes and reads it.
 
 use std::collections::HashMap;
@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 
 use crate::catalog::Configs;
 
-/// MLX's quantisation modes: what a group's scale is, and how codes become numbers.
+/// MLX's quantization modes: what a group's scale is, and how codes become numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Mode {
     /// Integers under a float scale and a float bias for each group.
@@ -52,7 +52,7 @@ impl Mode {
     }
 }
 
-/// How a module is quantised, as far as a config says.
+/// How a module is quantized, as far as a config says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Settings {
     pub(super) mode: Mode,
@@ -107,15 +107,15 @@ impl Settings {
 /// What the config says of one module.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Said {
-    /// `false`: it is not quantised.
-    NotQuantised,
+    /// `false`: it is not quantized.
+    NotQuantized,
     /// Nothing of its own, or `true`: the model's settings, or why they cannot be read.
     Model(Result<Settings, String>),
     /// Settings of its own, or why they cannot be read.
     Own(Result<Settings, String>),
 }
 
-/// A model's declaration of MLX quantisation.
+/// A model's declaration of MLX quantization.
 pub(super) struct Declaration<'a> {
     /// The object with the model's settings and, keyed by module path, the overrides.
     object: &'a Map<String, Value>,
@@ -165,7 +165,7 @@ impl<'a> Declaration<'a> {
                 .copied()
         });
         match said {
-            Some(Value::Bool(false)) => Said::NotQuantised,
+            Some(Value::Bool(false)) => Said::NotQuantized,
             Some(Value::Object(own)) => Said::Own(Settings::parse(own)),
             _ => Said::Model(self.model.clone()),
         }
@@ -240,7 +240,7 @@ mod tests {
         assert_eq!(d.of("a.experts"), Said::Own(Ok(Mode::Mxfp8.defaults())));
         assert_eq!(d.of("b"), Said::Model(Ok(Mode::Mxfp4.defaults())));
         assert_eq!(d.of("x"), Said::Model(Ok(Mode::Mxfp4.defaults())));
-        assert_eq!(d.of("c"), Said::NotQuantised);
+        assert_eq!(d.of("c"), Said::NotQuantized);
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Small layers to recognise, and the tests in three parts.
+//! Small layers to recognize, and the tests in three parts.
 
 use crate::dtype::Dtype;
 use crate::quant::testing::{Stored, stored};

@@ -41,10 +41,10 @@ impl Triple<'_> {
         self.path.strip_suffix('.').unwrap_or(self.path)
     }
 
-    /// The reason where a config exempts a module that is quantised all the same.
+    /// The reason where a config exempts a module that is quantized all the same.
     pub(super) fn exempt(&self) -> String {
         format!(
-            "config.json says that {} is not quantised (false), but it is U32 with scales beside it",
+            "config.json says that {} is not quantized (false), but it is U32 with scales beside it",
             self.module()
         )
     }

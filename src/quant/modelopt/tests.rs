@@ -1,4 +1,4 @@
-//! What is recognised, damaged and fused of ModelOpt's four-bit floats. The values are held against
+//! What is recognized, damaged and fused of ModelOpt's four-bit floats. The values are held against
 //! the formula in `scaled`'s tests as well.
 
 use serde_json::{Value, json};
@@ -50,9 +50,9 @@ fn the_worked_example_comes_out() {
         (4, Some(16), false)
     );
     assert_eq!(*layer.shape, [1, 16]);
-    let recognised = model.recognised("m.weight").unwrap();
+    let recognized = model.recognized("m.weight").unwrap();
     assert_eq!(
-        (recognised.method, recognised.parameters),
+        (recognized.method, recognized.parameters),
         ("nvfp4", Some(16))
     );
 }
@@ -68,7 +68,7 @@ fn u8_scales_mean_mxfp4() {
             (4, Some(32), true)
         );
         assert_eq!(model.values("m.weight")[..2], [48.0, -0.0]);
-        assert_eq!(model.recognised("m.weight").unwrap().method, "mxfp4");
+        assert_eq!(model.recognized("m.weight").unwrap().method, "mxfp4");
     }
 }
 
@@ -162,7 +162,7 @@ fn plain_bytes_stay_plain() {
     let lone = |name: &str, config: Value| {
         let tensor = stored(name, Dtype::U8, &[4, 8], [1; 32]);
         TestModel::safetensors(&[tensor], config)
-            .recognised(name)
+            .recognized(name)
             .is_none()
     };
     assert!(lone("m.weight", Value::Null));
@@ -171,7 +171,7 @@ fn plain_bytes_stay_plain() {
     assert!(lone("m.weight", declared("FP8")));
     let beside = full("weight_scale", Dtype::F32, &[4, 1], 0x3C);
     let model = TestModel::safetensors(&[weight(&[4, 8]), beside], Value::Null);
-    assert!(model.recognised("m.weight").is_none());
+    assert!(model.recognized("m.weight").is_none());
 }
 
 fn gate_and_up(parts: impl Fn() -> Vec<Stored>) -> Model {

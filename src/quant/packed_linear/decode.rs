@@ -80,7 +80,7 @@ fn values<L: Line>(line: L, piece: &Piece<'_>, scratch: &mut Scratch, out: &mut 
         match piece.grouping {
             Grouping::Even(size) => even(line, holders, at, *size, piece.groups, now),
             Grouping::Stored { of, .. } => {
-                // Looked up first and computed with after: the second loop is vectorised.
+                // Looked up first and computed with after: the second loop is vectorized.
                 for (group, &g) in groups.iter_mut().zip(&of[at..at + count]) {
                     *group = piece.groups[g as usize];
                 }

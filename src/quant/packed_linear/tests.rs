@@ -1,4 +1,4 @@
-//! Layers to recognise and to decode, and a model of what they hold that computes every element by
+//! Layers to recognize and to decode, and a model of what they hold that computes every element by
 //! itself, as the formats' own pages say it.
 
 use crate::dtype::Dtype;

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use super::{NAMES, split};
 use crate::dtype::Dtype;
 use crate::model::{Model, ModelOptions, STACKED};
-use crate::quant::recognise;
+use crate::quant::recognize;
 use crate::quant::testing::{Stored, TestModel, assert_values, random_bytes, stored};
 use crate::view::read_all;
 
@@ -120,7 +120,7 @@ fn torn_stacks_have_no_values_and_plain_ones_their_own() {
     );
     for dtype in [Dtype::U32, Dtype::I8, Dtype::U8, Dtype::BF16] {
         let model = TestModel::safetensors(&[zeros("", dtype, &[3, 4, 8])], Value::Null);
-        assert!(model.recognised(X).is_none(), "{dtype}");
+        assert!(model.recognized(X).is_none(), "{dtype}");
     }
 }
 
@@ -156,7 +156,7 @@ fn a_stored_tensor_wins() {
     let [words, scales] = packed();
     let model = TestModel::safetensors(&[words, scales], Value::Null);
     assert_eq!(*model.layer(X).shape, [2, 4, 32]);
-    assert_eq!(model.recognised(X).unwrap().parameters, Some(256));
+    assert_eq!(model.recognized(X).unwrap().parameters, Some(256));
 }
 
 /// Bytes of GPTQ layers of 64 inputs and 32 outputs in two groups: words, zero points, scales and
@@ -211,7 +211,7 @@ fn damaged_data_is_told_of_its_expert() {
     let mut bad = gptq(2);
     bad[3][..4].copy_from_slice(&9i32.to_le_bytes());
     let model = TestModel::safetensors(&gptq_stack(&[gptq(1), bad]), Value::Null);
-    let found = model.recognised(X).unwrap();
+    let found = model.recognized(X).unwrap();
     let problems = model
         .layer(X)
         .kernel
@@ -272,7 +272,7 @@ fn no_expert_is_no_stack() {
         stored(&t.name, t.dtype, &shape, [])
     });
     let model = TestModel::safetensors(&none, mlx());
-    assert!(recognise(&model.catalog).is_empty());
+    assert!(recognize(&model.catalog).is_empty());
     let model = Model::new(model.catalog, ModelOptions::default());
     let (id, _) = model.find(X).unwrap();
     assert!(

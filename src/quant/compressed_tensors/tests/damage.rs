@@ -119,7 +119,7 @@ fn damaged_zero_points_and_orders_say_why() {
     // Symmetric by the config: what else lies there plays no part.
     let model =
         TestModel::safetensors(&zero(Dtype::I32, &[2, 2]), int4(json!({"symmetric": true})));
-    assert_eq!(model.recognised("a.weight").unwrap().parts.len(), 3);
+    assert_eq!(model.recognized("a.weight").unwrap().parts.len(), 3);
     assert_eq!(*model.layer("a.weight").shape, [8, 64]);
     let order = |dtype, len| with(four_bits(&[]), zeros("a.weight_g_idx", dtype, &[len]));
     refused(
@@ -148,7 +148,7 @@ fn an_order_out_of_range_is_data_not_header() {
     for part in ["a.weight_g_idx", "column 2", "group 2", "0 to 1", "2 of 64"] {
         assert!(error.to_string().contains(part), "{error}");
     }
-    let found = model.recognised("a.weight").unwrap();
+    let found = model.recognized("a.weight").unwrap();
     let layer = found.resolve(&model.catalog).unwrap();
     let problems = layer.kernel.check(&found.raw_parts(&model.catalog));
     assert_eq!(problems.len(), 1);
@@ -159,7 +159,7 @@ fn an_order_out_of_range_is_data_not_header() {
     // A -1 anywhere means "no order", whatever else stands there.
     let none = TestModel::safetensors(&order(&[0, 9, -1]), json!(null));
     assert_eq!(none.values("a.weight").len(), 512);
-    let found = none.recognised("a.weight").unwrap();
+    let found = none.recognized("a.weight").unwrap();
     let layer = found.resolve(&none.catalog).unwrap();
     assert!(
         layer

@@ -1,4 +1,4 @@
-//! What is recognised, what is refused and why, and what joins.
+//! What is recognized, what is refused and why, and what joins.
 
 use serde_json::{Value, json};
 
@@ -16,7 +16,7 @@ fn a_layer_is_found_by_its_tensors_with_and_without_a_config() {
         json!({"quantization_config": {"quant_method": "gptq"}}),
     ] {
         let model = TestModel::safetensors(&four_bits(&[]), config);
-        let found = model.recognised("a.weight").unwrap();
+        let found = model.recognized("a.weight").unwrap();
         assert_eq!(found.method, "compressed-tensors");
         assert_eq!(found.target, Target::Named("a.weight".into()));
         assert_eq!(found.parameters, Some(8 * 64));
@@ -51,7 +51,7 @@ fn a_tensor_that_merely_has_the_name_is_plain() {
     let alone = [zeros("a.weight_packed", Dtype::I32, &[8, 8])];
     assert!(
         TestModel::safetensors(&alone, json!(null))
-            .recognised("a.weight")
+            .recognized("a.weight")
             .is_none()
     );
     let other = [
@@ -59,7 +59,7 @@ fn a_tensor_that_merely_has_the_name_is_plain() {
         zeros("a.compressed", Dtype::F32, &[1]),
     ];
     let model = TestModel::safetensors(&other, int4(json!({})));
-    assert!(crate::quant::recognise(&model.catalog).is_empty());
+    assert!(crate::quant::recognize(&model.catalog).is_empty());
     // A config that says compressed-tensors makes it one with parts missing.
     refused(&alone, int4(json!({})), &["weight_scale is missing"]);
     // The empty module path is a path.

@@ -71,7 +71,7 @@ fn a_manifests_integers_are_integers() {
     tensors.push(zeros("a.ids", Dtype::U32, &[2, 8]));
     assert!(
         manifest(tensors, Some(4), json!({}))
-            .recognised("a.ids")
+            .recognized("a.ids")
             .is_none()
     );
     // Words alone, where something says that they pack values, and where nothing does.
@@ -86,10 +86,10 @@ fn a_manifests_integers_are_integers() {
             .reason("a.weight")
             .contains("a.scales is missing")
     );
-    assert!(alone(None, json!({})).recognised("a.weight").is_none());
+    assert!(alone(None, json!({})).recognized("a.weight").is_none());
     assert!(
         alone(Some(0), json!({"default_bits": 4}))
-            .recognised("a.weight")
+            .recognized("a.weight")
             .is_none()
     );
     // There are no modes.

@@ -1,4 +1,4 @@
-//! Rules: what is recognised, what is refused and why, and where bits and group size stand.
+//! Rules: what is recognized, what is refused and why, and where bits and group size stand.
 
 use serde_json::{Value, json};
 
@@ -30,8 +30,8 @@ fn refused(tensors: &[Stored], quantization: Value, parts: &[&str]) {
         assert!(reason.contains(part), "{part:?} is not in: {reason}");
     }
     // The tensor's parts are still its parts, so that none counts as a weight by itself.
-    let recognised = model.recognised("a.weight").unwrap();
-    assert_eq!(recognised.parts.len(), tensors.len());
+    let recognized = model.recognized("a.weight").unwrap();
+    assert_eq!(recognized.parts.len(), tensors.len());
 }
 
 #[test]
@@ -43,12 +43,12 @@ fn a_layer_is_its_triple() {
         zeros("a.bias", Dtype::F16, &[3, 5]),
     ];
     let model = model(&tensors, json!({"bits": 3, "group_size": 64}));
-    let recognised = model.recognised("a.weight").unwrap();
+    let recognized = model.recognized("a.weight").unwrap();
     let index = |name: &str| model.catalog.find(name).unwrap();
     let parts = ["a.weight", "a.scales", "a.biases"].map(index);
-    assert_eq!(recognised.parts, parts);
+    assert_eq!(recognized.parts, parts);
     assert_eq!(
-        (recognised.method, recognised.parameters),
+        (recognized.method, recognized.parameters),
         ("mlx", Some(3 * 5 * 128))
     );
     let layer = model.layer("a.weight");
@@ -102,14 +102,14 @@ fn other_tensors_stay_what_they_are() {
     ];
     let model = model(&tensors, json!({"bits": 4, "group_size": 64}));
     for t in &tensors {
-        assert!(model.recognised(&t.name).is_none(), "{}", t.name);
+        assert!(model.recognized(&t.name).is_none(), "{}", t.name);
     }
 }
 
 #[test]
-fn words_alone_are_integers_unless_quantisation_is_declared() {
+fn words_alone_are_integers_unless_quantization_is_declared() {
     let words = layer(&[2, 8], None, None);
-    let declared = |said| model(&words, said).recognised("a.weight").is_some();
+    let declared = |said| model(&words, said).recognized("a.weight").is_some();
     assert!(!declared(Value::Null));
     assert!(!declared(json!({"a": false})));
     refused(&words, json!({}), &["a.scales is missing"]);
@@ -117,7 +117,7 @@ fn words_alone_are_integers_unless_quantisation_is_declared() {
     let gptq = json!({"quantization_config": {"quant_method": "gptq", "bits": 4}});
     assert!(
         TestModel::safetensors(&words, gptq)
-            .recognised("a.weight")
+            .recognized("a.weight")
             .is_none()
     );
 }

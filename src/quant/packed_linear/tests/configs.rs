@@ -120,7 +120,7 @@ fn what_is_refused() {
             TestModel::safetensors(&sample.tensors(), json!({"quantization_config": config}));
         let reason = model.reason("l.weight");
         assert!(reason.contains("not decoded"), "{reason}");
-        assert_eq!(model.recognised("l.weight").unwrap().method, method);
+        assert_eq!(model.recognized("l.weight").unwrap().method, method);
     }
     assert_eq!(refused(&of(json!({"is_marlin_format": false}))), None);
 }

@@ -6,7 +6,7 @@ use super::Sample;
 use crate::catalog::{Catalog, OpenOptions};
 use crate::dtype::Dtype;
 use crate::quant::testing::{Stored, TestModel, stored};
-use crate::quant::{Outcome, recognise};
+use crate::quant::{Outcome, recognize};
 
 /// A layer of N = 64, K = 128 in two groups, of 4 bits.
 fn good(awq: bool) -> Vec<Stored> {
@@ -42,7 +42,7 @@ fn a_part_is_missing() {
             let want =
                 format!("l.{suffix} is missing: a packed layer needs qweight, scales and qzeros");
             assert_eq!(model.reason("l.weight"), want);
-            let found = model.recognised("l.weight").unwrap();
+            let found = model.recognized("l.weight").unwrap();
             assert_eq!(found.parameters, None);
             assert_eq!(found.parts.len(), tensors.len());
         }
@@ -158,11 +158,11 @@ fn marlin_has_a_reason() {
     for (n, config) in [(64, Value::Null), (64, says.clone()), (60, says)] {
         let model = TestModel::safetensors(&tensors(n), config);
         assert!(model.reason("l.weight").contains("marlin"));
-        assert_eq!(model.recognised("l.weight").unwrap().method, "marlin");
+        assert_eq!(model.recognized("l.weight").unwrap().method, "marlin");
     }
     // Without a config only what has the very shapes.
     let model = TestModel::safetensors(&tensors(60), Value::Null);
-    assert!(recognise(&model.catalog).is_empty());
+    assert!(recognize(&model.catalog).is_empty());
 }
 
 /// A shard by itself, or a download that is not whole: what is not there is not taken for absent.
@@ -184,7 +184,7 @@ fn an_index_in_another_file_is_missed() {
     tensors.push(other);
     write("a.safetensors", &tensors);
     write("b.safetensors", &[index]);
-    let reason = |catalog: &Catalog| match &recognise(catalog)[0].outcome {
+    let reason = |catalog: &Catalog| match &recognize(catalog)[0].outcome {
         Outcome::Damaged(reason) => reason.clone(),
         _ => String::new(),
     };

@@ -1,4 +1,4 @@
-//! What is recognised, from shapes, and what is said of it.
+//! What is recognized, from shapes, and what is said of it.
 
 use serde_json::{Value, json};
 
@@ -16,7 +16,7 @@ fn sample(kind: (bool, usize, bool), shape: [usize; 3]) -> Sample {
 
 fn layer(sample: &Sample, config: Value) -> (&'static str, Layer) {
     let model = TestModel::safetensors(&sample.tensors(), config);
-    let method = model.recognised("l.weight").unwrap().method;
+    let method = model.recognized("l.weight").unwrap().method;
     (method, model.layer("l.weight"))
 }
 
@@ -53,7 +53,7 @@ fn parts_and_parameters() {
         .tensors();
     tensors.push(stored("l.bias", Dtype::F16, &[32], vec![0; 64]));
     let model = TestModel::safetensors(&tensors, Value::Null);
-    let found = model.recognised("l.weight").unwrap();
+    let found = model.recognized("l.weight").unwrap();
     let names: Vec<&str> = found
         .parts
         .iter()
@@ -129,7 +129,7 @@ fn a_layer_may_stand_at_the_root() {
     );
     let other = [stored("l.notqweight", Dtype::I32, &[1], vec![0; 4])];
     let model = TestModel::safetensors(&other, Value::Null);
-    assert!(crate::quant::recognise(&model.catalog).is_empty());
+    assert!(crate::quant::recognize(&model.catalog).is_empty());
 }
 
 #[test]
@@ -137,7 +137,7 @@ fn a_config_that_names_the_other_is_overruled_and_mentioned() {
     let says = |method: &str| json!({"quantization_config": {"quant_method": method, "bits": 4}});
     for (kind, method, other) in [(GPTQ, "gptq", "awq"), (AWQ, "awq", "gptq")] {
         let model = TestModel::safetensors(&sample(kind, [64, 64, 2]).tensors(), says(other));
-        assert_eq!(model.recognised("l.weight").unwrap().method, method);
+        assert_eq!(model.recognized("l.weight").unwrap().method, method);
         let remark = format!(
             "the config says quant_method '{other}', but 1 layers have the shapes of {method}; they are read as that"
         );
@@ -165,7 +165,7 @@ fn gemv_is_not_mistaken() {
     let config = json!({"quantization_config": {"quant_method": "awq", "version": "GEMV"}});
     for config in [config, Value::Null] {
         let model = TestModel::safetensors(&gemv, config);
-        let found = model.recognised("l.weight").unwrap();
+        let found = model.recognized("l.weight").unwrap();
         assert!(matches!(found.outcome, Outcome::Damaged(_)));
     }
 }

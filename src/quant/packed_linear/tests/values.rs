@@ -216,9 +216,9 @@ fn a_bad_group_index_is_an_error_where_it_is_needed() {
         assert!(error.to_string().starts_with("l.g_idx: "), "{error}");
         assert!(error.to_string().contains("input 40"), "{error}");
     }
-    let recognised = model.recognised("l.weight").unwrap();
+    let recognized = model.recognized("l.weight").unwrap();
     let layer = model.layer("l.weight");
-    let problems = layer.kernel.check(&recognised.raw_parts(&model.catalog));
+    let problems = layer.kernel.check(&recognized.raw_parts(&model.catalog));
     let want =
         "l.g_idx: 2 of 64 group indices are out of range 0 to 3, the first is 4 for input 40";
     assert_eq!(problems, [want]);

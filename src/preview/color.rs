@@ -1,11 +1,11 @@
-//! The diverging colour scale: blue below zero, near-white at zero, red above.
+//! The diverging color scale: blue below zero, near-white at zero, red above.
 //!
 //! It is drawn in OKLCh (B. Ottosson, "A perceptual color space for image processing", 2020), where
 //! equal steps look equal. Both arms have the same lightness and chroma at the same distance from
-//! zero and differ in hue alone, so neither sign looks larger than it is, also in grey and to most
-//! colour-blind eyes.
+//! zero and differ in hue alone, so neither sign looks larger than it is, also in gray and to most
+//! color-blind eyes.
 
-/// An sRGB colour.
+/// An sRGB color.
 pub type Rgb = [u8; 3];
 
 /// Distance from zero, lightness and chroma of the scale's control points.
@@ -22,7 +22,7 @@ const BELOW: f64 = 255.0;
 /// Hue of the arm above zero: red.
 const ABOVE: f64 = 27.0;
 
-/// The colour of `t` in -1…1; beyond is clamped.
+/// The color of `t` in -1…1; beyond is clamped.
 pub fn diverging(t: f64) -> Rgb {
     let at = t.abs().min(1.0);
     let hue = if t < 0.0 { BELOW } else { ABOVE };
@@ -63,7 +63,7 @@ fn oklch(lightness: f64, chroma: f64, hue: f64) -> [f64; 3] {
     })
 }
 
-/// sRGB → OKLab (lightness, green to red, blue to yellow): how different two colours look is their
+/// sRGB → OKLab (lightness, green to red, blue to yellow): how different two colors look is their
 /// distance there.
 pub fn oklab(rgb: Rgb) -> [f64; 3] {
     let [r, g, b] = rgb.map(|c| {

@@ -10,7 +10,7 @@ use crate::catalog::{Catalog, StoredTensor};
 use crate::dtype::Dtype;
 use crate::quant::module::{Module, elsewhere};
 use crate::quant::parts::check_inputs;
-use crate::quant::{Component, Join, Layer, Outcome, Recognised, Recogniser, Target};
+use crate::quant::{Component, Join, Layer, Outcome, Recognized, Recognizer, Target};
 
 /// The anchor's name after the module path.
 const WORDS: &str = "qweight";
@@ -25,8 +25,8 @@ pub(super) struct Model<'a> {
     any_index: bool,
 }
 
-impl Recogniser for Model<'_> {
-    fn recognise(&self, index: u32, tensor: &StoredTensor) -> Option<Recognised> {
+impl Recognizer for Model<'_> {
+    fn recognize(&self, index: u32, tensor: &StoredTensor) -> Option<Recognized> {
         if let Some(module) = Module::of(self.catalog, &tensor.name, WORDS) {
             return Some(self.packed(index, tensor, module));
         }
@@ -59,7 +59,7 @@ impl<'a> Model<'a> {
         };
         let tensors = self.catalog.tensors.iter().enumerate();
         let count = tensors
-            .filter_map(|(i, tensor)| self.recognise(i as u32, tensor))
+            .filter_map(|(i, tensor)| self.recognize(i as u32, tensor))
             .filter(|found| matches!(found.outcome, Outcome::Layer(_)) && found.method == other)
             .count();
         (count > 0).then(|| {
@@ -70,7 +70,7 @@ impl<'a> Model<'a> {
     }
 
     /// The layer whose `qweight` is `words`.
-    fn packed(&self, index: u32, words: &'a StoredTensor, module: Module<'a>) -> Recognised {
+    fn packed(&self, index: u32, words: &'a StoredTensor, module: Module<'a>) -> Recognized {
         let siblings = ["scales", "qzeros", "g_idx"].map(|last| module.get(last));
         let found = self.layer((index, words), module, siblings);
         let (method, parameters, outcome) = match found {
@@ -81,7 +81,7 @@ impl<'a> Model<'a> {
             Err((method, reason)) => (method, None, Outcome::Damaged(reason)),
         };
         let parts = siblings.into_iter().flatten().map(|(i, _)| i);
-        Recognised {
+        Recognized {
             method,
             parts: std::iter::once(index).chain(parts).collect(),
             target: Target::Named(module.names(&["weight"])),
@@ -217,7 +217,7 @@ impl<'a> Model<'a> {
     }
 
     /// A layer in GPTQ's `marlin` format: `X.B` I32 `[K/16, 2N]` and `X.s` `[G, N]`.
-    fn marlin(&self, index: u32, words: &StoredTensor, module: Module<'a>) -> Option<Recognised> {
+    fn marlin(&self, index: u32, words: &StoredTensor, module: Module<'a>) -> Option<Recognized> {
         let (scales, tensor) = module.get("s")?;
         let says_so =
             matches!(&self.config.stored, Stored::Refused { method, .. } if *method == "marlin");
@@ -226,7 +226,7 @@ impl<'a> Model<'a> {
         if !words.dtype.is(Dtype::I32) || !(says_so || fits) {
             return None;
         }
-        Some(Recognised {
+        Some(Recognized {
             method: "marlin",
             parts: vec![index, scales],
             target: Target::Named(module.names(&["weight"])),
