@@ -22,7 +22,6 @@ use crate::error::Result;
 use crate::reason::{Missing, Reason};
 use crate::view::{SharedView, StoredBytes};
 
-mod awq;
 pub mod bits;
 mod bitsandbytes;
 pub mod compressed_tensors;
@@ -30,7 +29,6 @@ mod declared;
 pub mod e2m1;
 mod fp8;
 mod gpt_oss;
-mod gptq;
 mod int8;
 mod mlx;
 mod modelopt;

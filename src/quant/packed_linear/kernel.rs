@@ -9,9 +9,9 @@ use std::ops::{Range, RangeInclusive};
 use std::sync::Arc;
 
 use super::decode::{Piece, Scratch, decode};
+use super::geometry::{Geometry, GroupIndex};
 use super::groups::{Group, Grouping, problems, table};
 use super::strips::Matrix;
-use super::{Geometry, GroupIndex};
 use crate::error::Result;
 use crate::quant::Kernel;
 use crate::quant::read::part;

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use super::config::{Config, Stored};
+use super::geometry::{Geometry, GroupIndex, Packing};
 use super::groups::is_integer;
 use super::shapes::{Parts, Shape, Tensor};
-use super::{Geometry, GroupIndex, Packing};
 use crate::catalog::{Catalog, StoredTensor};
 use crate::dtype::Dtype;
 use crate::quant::module::{Module, elsewhere};
@@ -19,14 +19,14 @@ const WORDS: &str = "qweight";
 const MARLIN: &str = "B";
 
 /// One model, with its configs read.
-pub(super) struct Model<'a> {
+pub(super) struct PackedLinearRecognizer<'a> {
     catalog: &'a Catalog,
     config: Config,
     /// Some layer has a `g_idx`.
     any_index: bool,
 }
 
-impl Recognizer for Model<'_> {
+impl Recognizer for PackedLinearRecognizer<'_> {
     fn recognize(&self, index: u32, tensor: &StoredTensor) -> Option<Recognized> {
         if let Some(module) = Module::of(self.catalog, &tensor.name, WORDS) {
             return Some(self.packed(index, tensor, module));
@@ -36,14 +36,14 @@ impl Recognizer for Model<'_> {
     }
 }
 
-impl<'a> Model<'a> {
+impl<'a> PackedLinearRecognizer<'a> {
     /// `None` if no tensor is named as such a layer's are.
-    pub fn open(catalog: &'a Catalog) -> Option<Model<'a>> {
+    pub fn open(catalog: &'a Catalog) -> Option<PackedLinearRecognizer<'a>> {
         let any = |suffix| {
             let mut tensors = catalog.tensors.iter();
             tensors.any(|t| Module::of(catalog, &t.name, suffix).is_some())
         };
-        (any(WORDS) || any(MARLIN)).then(|| Model {
+        (any(WORDS) || any(MARLIN)).then(|| PackedLinearRecognizer {
             catalog,
             config: Config::new(&catalog.configs),
             any_index: any("g_idx"),

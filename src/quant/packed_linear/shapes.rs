@@ -1,12 +1,12 @@
 //! What dtypes and shapes say of a layer's tensors: which of the two formats they are, and every
 //! number of it. Exactly one fits, or none: `qweight` has N columns in GPTQ, N/8 in AWQ.
 
-use super::Packing;
 use super::config::{Config, Stored};
+use super::geometry::Packing;
 use super::groups::is_integer;
+use super::{awq, gptq};
 use crate::catalog::StoredTensor;
 use crate::dtype::Dtype;
-use crate::quant::{awq, gptq};
 use crate::reason::{Reason, reason};
 
 /// A stored tensor and its index in the catalog.
