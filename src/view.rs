@@ -20,6 +20,7 @@ mod concat;
 mod floats;
 mod npy;
 mod recent;
+mod scratch;
 mod slice;
 
 pub use bytes::{Bytes, Deferred, StoredBytes};
@@ -28,6 +29,7 @@ pub use concat::Concat;
 pub use floats::{FloatSource, Floats};
 pub use npy::{Npy, npy_header};
 pub use recent::Recent;
+pub use scratch::Scratch;
 pub use slice::Slice;
 
 /// Lazy bytes of an exact, known length. Nothing is computed before it is read.
