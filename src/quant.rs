@@ -16,10 +16,10 @@ use std::sync::Arc;
 
 use self::declared::Declared;
 use self::stacked::Stacks;
-use crate::catalog::{Catalog, StoredTensor};
+use crate::catalog::{Catalog, TensorRef};
 use crate::dtype::Dtype;
 use crate::error::Result;
-use crate::view::{SharedView, StoredBytes};
+use crate::view::SharedView;
 
 mod awq;
 pub mod bits;
@@ -115,7 +115,7 @@ pub trait Recognizer {
     /// stored tensor of the model, so the first test must be cheap (a suffix, a dtype).
     ///
     /// `None`: not this format's. Otherwise what was found, damaged layers included.
-    fn recognize(&self, index: u32, tensor: &StoredTensor) -> Option<Recognized>;
+    fn recognize(&self, index: u32, tensor: TensorRef<'_>) -> Option<Recognized>;
 }
 
 /// Under which name a layer's values stand.
@@ -323,7 +323,5 @@ impl Recognized {
 }
 
 fn stored(catalog: &Catalog, index: u32) -> SharedView {
-    Arc::new(StoredBytes(
-        catalog.extent(&catalog.tensors[index as usize]),
-    ))
+    catalog.bytes(index)
 }

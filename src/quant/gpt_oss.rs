@@ -10,7 +10,7 @@
 use std::sync::Arc;
 
 use super::{Format, Layer, Opened, Outcome, Recognized, Recognizer, Target};
-use crate::catalog::{Catalog, StoredTensor};
+use crate::catalog::{Catalog, TensorRef};
 use crate::dtype::{Dtype, numel};
 
 mod kernel;
@@ -37,7 +37,7 @@ impl Format for GptOss {
 }
 
 /// The parameter's name, if the tensor's name and dtype are those of blocks.
-fn parameter(tensor: &StoredTensor) -> Option<&str> {
+fn parameter(tensor: TensorRef<'_>) -> Option<&str> {
     let name = tensor.name.strip_suffix("_blocks")?;
     (!name.is_empty() && tensor.dtype.is(Dtype::U8)).then_some(name)
 }
@@ -45,7 +45,7 @@ fn parameter(tensor: &StoredTensor) -> Option<&str> {
 struct Blocks<'a>(&'a Catalog);
 
 impl Recognizer for Blocks<'_> {
-    fn recognize(&self, index: u32, tensor: &StoredTensor) -> Option<Recognized> {
+    fn recognize(&self, index: u32, tensor: TensorRef<'_>) -> Option<Recognized> {
         let name = parameter(tensor)?;
         let scales = self.0.find(&format!("{name}_scales"));
         // Bytes of that name with neither scales nor the blocks' four dimensions are something else.
@@ -53,7 +53,7 @@ impl Recognizer for Blocks<'_> {
             return None;
         }
         let layer = match scales {
-            Some(i) => layer(name, tensor, &self.0.tensors[i as usize]),
+            Some(i) => layer(name, tensor, self.0.tensors.get(i)),
             None => Err(format!("{name}_scales is missing")),
         };
         Some(Recognized {
@@ -67,7 +67,7 @@ impl Recognizer for Blocks<'_> {
 }
 
 /// The layer of blocks and scales, or why there is none.
-fn layer(name: &str, blocks: &StoredTensor, scales: &StoredTensor) -> Result<Layer, String> {
+fn layer(name: &str, blocks: TensorRef<'_>, scales: TensorRef<'_>) -> Result<Layer, String> {
     if !scales.dtype.is(Dtype::U8) {
         return Err(format!("{name}_scales are {}; U8 is due", scales.dtype));
     }

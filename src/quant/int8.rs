@@ -14,7 +14,7 @@ use super::parts::{scale_component, weight_component};
 use super::scale_grid::ScaleGrid;
 use super::scaled::{Extra, ScaledKernel};
 use super::{Format, Layer, Opened, Recognized, Recognizer, Target};
-use crate::catalog::StoredTensor;
+use crate::catalog::TensorRef;
 use crate::dtype::Dtype;
 
 /// The format; see the module.
@@ -33,14 +33,14 @@ impl Format for Int8 {
 
 struct Model<'a>(&'a Opened<'a>);
 
-type Sibling<'a> = Option<(u32, &'a StoredTensor)>;
+type Sibling<'a> = Option<(u32, TensorRef<'a>)>;
 
 impl Recognizer for Model<'_> {
-    fn recognize(&self, index: u32, tensor: &StoredTensor) -> Option<Recognized> {
+    fn recognize(&self, index: u32, tensor: TensorRef<'_>) -> Option<Recognized> {
         if !tensor.dtype.is(Dtype::I8) {
             return None;
         }
-        let module = Module::of_weight(self.0.catalog, &tensor.name)?;
+        let module = Module::of_weight(self.0.catalog, tensor.name)?;
         let scale = module.get("weight_scale");
         let zeros = module.get("weight_zero_point");
         if scale.is_none() && zeros.is_none() {
@@ -67,7 +67,7 @@ impl Model<'_> {
     fn layer(
         &self,
         index: u32,
-        tensor: &StoredTensor,
+        tensor: TensorRef<'_>,
         module: &Module<'_>,
         scale: Sibling<'_>,
         zeros: Sibling<'_>,
@@ -81,7 +81,7 @@ impl Model<'_> {
             )
         })?;
         let dtype = float_dtype(scales)?;
-        let grid = ScaleGrid::find(&tensor.shape, &scales.shape, || {
+        let grid = ScaleGrid::find(tensor.shape, scales.shape, || {
             self.0.declared().block(module.path(), matrix)
         })?;
         let mut components = vec![
@@ -106,7 +106,7 @@ impl Model<'_> {
         Ok(Layer {
             bits: 8,
             group_size: grid.group_size(),
-            shape: tensor.shape.clone(),
+            shape: tensor.shape.into(),
             exact: false,
             components,
             compatible: format!("I8, {grid}, scales {dtype}, K {}", grid.cols()),
@@ -122,7 +122,7 @@ impl Model<'_> {
 }
 
 /// Unlike beside FP8, U8 is no E8M0 here.
-fn float_dtype(scales: &StoredTensor) -> Result<Dtype, String> {
+fn float_dtype(scales: TensorRef<'_>) -> Result<Dtype, String> {
     match scales.dtype.known() {
         Some(d) if d.is_plain_float() => Ok(d),
         _ => Err(format!(
@@ -132,14 +132,14 @@ fn float_dtype(scales: &StoredTensor) -> Result<Dtype, String> {
     }
 }
 
-fn check_zeros(zeros: &StoredTensor, scales: &StoredTensor) -> Result<(), String> {
+fn check_zeros(zeros: TensorRef<'_>, scales: TensorRef<'_>) -> Result<(), String> {
     if !zeros.dtype.is(Dtype::I8) {
         return Err(format!(
             "its zero point '{}' is {}, not I8",
             zeros.name, zeros.dtype
         ));
     }
-    let one = |t: &StoredTensor| t.shape.iter().all(|&d| d == 1);
+    let one = |t: TensorRef<'_>| t.shape.iter().all(|&d| d == 1);
     if zeros.shape != scales.shape && !(one(zeros) && one(scales)) {
         return Err(format!(
             "its zero points {:?} are not shaped like its scales {:?}",

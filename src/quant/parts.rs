@@ -2,14 +2,14 @@
 
 use super::scale_grid::{Form, ScaleGrid};
 use super::{Component, Join};
-use crate::catalog::StoredTensor;
+use crate::catalog::TensorRef;
 use crate::dtype::{Dtype, numel};
 
 /// What the elements of a tensor of float scales are: U8 stands for E8M0 exponents.
 ///
 /// # Errors
 /// The reason, if they are no floats.
-pub fn scale_dtype(scales: &StoredTensor) -> Result<Dtype, String> {
+pub fn scale_dtype(scales: TensorRef<'_>) -> Result<Dtype, String> {
     match scales.dtype.known() {
         Some(Dtype::U8) => Ok(Dtype::F8_E8M0),
         Some(d) if d.is_plain_float() || d.is_f8() => Ok(d),
