@@ -7,7 +7,8 @@ use super::known::Answer;
 use super::tensor::f32_bytes;
 use super::{Model, Origin, Tensor, TensorId, Values};
 use crate::dtype::Dtype;
-use crate::quant::{Missing, Target};
+use crate::quant::Target;
+use crate::reason::Missing;
 
 impl Model {
     /// What the tensor is, or why there is none.
@@ -22,13 +23,16 @@ impl Model {
             match self.make(recipe) {
                 Ok(tensor) => return made(Ok(Arc::new(tensor)), true),
                 // A later recipe does not count: this one may yet be the better.
-                Err(Missing::Unread(why)) => return made(Err(why), false),
+                Err(Missing::Unread(why)) => return made(Err(why.into()), false),
                 Err(Missing::Reason(why)) => {
                     first_reason.get_or_insert(why);
                 }
             }
         }
-        made(Err(first_reason.unwrap_or_default()), true)
+        made(
+            Err(first_reason.map_or_else(String::new, String::from)),
+            true,
+        )
     }
 
     /// A stored tensor, and whether all about it is known.

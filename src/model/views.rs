@@ -7,7 +7,8 @@ use super::{Join, JoinOf, Model, Origin, Part, Tensor, TensorId};
 use crate::catalog::TensorRef;
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
-use crate::quant::{self, Missing, Target};
+use crate::quant::{self, Target};
+use crate::reason::Missing;
 use crate::view::{Cast, Concat, Npy, SharedView, npy_header};
 
 /// A tensor's `.npy`: NumPy's dtype and shape, and whether the array is `raw` or `f32`.
@@ -138,7 +139,7 @@ impl Model {
     fn layer_values(&self, layer: u32) -> Result<SharedView> {
         let recognized = self.recognized(layer);
         let layer = self.settled_layer(layer).map_err(|why| match why {
-            Missing::Reason(why) => Error::NotFound(why),
+            Missing::Reason(why) => Error::NotFound(why.into()),
             Missing::Unread(why) => Error::other(libc::EIO, why),
         })?;
         layer.kernel.view(&recognized.raw_parts(&self.catalog))

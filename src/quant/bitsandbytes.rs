@@ -21,6 +21,7 @@ use super::{
 };
 use crate::catalog::{Catalog, TensorRef};
 use crate::dtype::Dtype;
+use crate::reason::{Reason, reason};
 
 mod kernel;
 mod state;
@@ -80,7 +81,7 @@ impl Recognizer for FourBits<'_> {
         let others = statistics.into_iter().flatten().chain(state);
         let parts: Vec<u32> = [index].into_iter().chain(others).collect();
         let outcome = match state {
-            None => Outcome::Damaged(format!(
+            None => Outcome::Damaged(reason!(
                 "its state '{}{}' (or __fp4) is missing{}",
                 tensor.name,
                 STATES[0],
@@ -110,11 +111,11 @@ impl FourBits<'_> {
         let stored = |index: Option<u32>| index.map(|i| self.0.tensors.get(i));
         let lengths = match Lengths::of(tensor, statistics.map(stored)) {
             Ok(lengths) => lengths,
-            Err(reason) => return Outcome::Damaged(reason + elsewhere(self.0)),
+            Err(reason) => return Outcome::Damaged(reason!("{reason}{}", elsewhere(self.0))),
         };
         let size = self.0.tensors.get(state).nbytes;
         if size > MAX_STATE {
-            return Outcome::Damaged(format!(
+            return Outcome::Damaged(reason!(
                 "its state is {size} bytes long, at most {MAX_STATE} are read"
             ));
         }
@@ -178,7 +179,7 @@ impl Recognizer for EightBits<'_> {
         }
         let others = [scale, format].into_iter().flatten().map(|(i, _)| i);
         let outcome = match (scale, format) {
-            (None, _) => Outcome::Damaged(format!(
+            (None, _) => Outcome::Damaged(reason!(
                 "its scale '{}' is missing{}",
                 module.names(&["SCB"]),
                 elsewhere(self.0)
@@ -190,9 +191,10 @@ impl Recognizer for EightBits<'_> {
                         sources: vec![source],
                         finish: Box::new(move |bytes| row_major(bytes).map(|()| layer.clone())),
                     }),
-                    (Ok(_), _) => Outcome::Damaged(format!(
+                    (Ok(_), _) => Outcome::Damaged(reason!(
                         "its weight_format is {} {:?}, not one U8",
-                        format.dtype, format.shape
+                        format.dtype,
+                        format.shape
                     )),
                     (Err(reason), _) => Outcome::Damaged(reason),
                 }
@@ -212,15 +214,17 @@ fn eight_bit_layer(
     index: u32,
     tensor: TensorRef<'_>,
     scale: TensorRef<'_>,
-) -> Result<Layer, String> {
+) -> Result<Layer, Reason> {
     let fits = match *tensor.shape {
         [n, _] => scale.dtype.is(Dtype::F32) && scale.numel() == n,
         _ => false,
     };
     if !fits {
-        return Err(format!(
+        return Err(reason!(
             "SCB is {} {:?}, a weight {:?} needs one F32 for each row",
-            scale.dtype, scale.shape, tensor.shape
+            scale.dtype,
+            scale.shape,
+            tensor.shape
         ));
     }
     let grid = ScaleGrid::find(tensor.shape, &[scale.numel()], || None)?;
@@ -242,10 +246,10 @@ fn eight_bit_layer(
 }
 
 /// Whether the one byte of `weight_format` says so. The others are tilings for old GPUs.
-fn row_major(bytes: &[Vec<u8>]) -> Result<(), String> {
+fn row_major(bytes: &[Vec<u8>]) -> Result<(), Reason> {
     match bytes.first().and_then(|b| b.first()) {
         Some(0) => Ok(()),
-        Some(n) => Err(format!(
+        Some(n) => Err(reason!(
             "weight_format is {n}, an old GPU's tiling: only 0, row-major, is decoded"
         )),
         None => Err("weight_format is empty".into()),

@@ -15,6 +15,7 @@ use self::config::Module;
 use super::{Format, Opened, Outcome, Recognized, Recognizer, Target};
 use crate::catalog::{Catalog, TensorRef};
 use crate::dtype::Dtype;
+use crate::reason::reason;
 
 pub mod config;
 mod decode;
@@ -158,14 +159,14 @@ impl Model<'_> {
         let words = anchor.tensor.numel();
         let mut found = if let Some(format) = refused(anchor, module.as_ref()) {
             let parts = anchor.siblings(&["weight_scale", "scale_packed", "meta"]);
-            anchor.found(parts, Outcome::Damaged(format.to_string()))
+            anchor.found(parts, Outcome::Damaged(format.into()))
         } else {
             match anchor.tensor.dtype.known() {
                 Some(Dtype::I32) => pack::recognize(anchor, module.and_then(|m| m.weights())),
                 Some(Dtype::U8) => small_floats::recognize(anchor),
                 _ => anchor.found(
                     anchor.siblings(SIBLINGS),
-                    Outcome::Damaged(format!(
+                    Outcome::Damaged(reason!(
                         "weight_packed is {}, needs I32 words or U8 codes",
                         anchor.tensor.dtype
                     )),
@@ -199,7 +200,7 @@ fn sparse(anchor: &Anchor) -> Option<Recognized> {
         None => "sparse-24-bitmask",
     };
     let parts = anchor.siblings(&["bitmask", "shape", "row_offsets"]);
-    let mut found = anchor.found(parts, Outcome::Damaged(format.to_string()));
+    let mut found = anchor.found(parts, Outcome::Damaged(format.into()));
     if anchor.module().ends_with(".weight") {
         found.target = Target::Named(anchor.module().to_string());
     }

@@ -19,6 +19,7 @@ use super::scaled::{Extra, ScaledKernel};
 use super::{Format, Layer, Opened, Recognized, Recognizer, Target};
 use crate::catalog::TensorRef;
 use crate::dtype::Dtype;
+use crate::reason::{Reason, reason};
 
 /// The format; see the module.
 pub struct Fp8;
@@ -109,7 +110,7 @@ impl Model<'_> {
         dtype: Dtype,
         path: &str,
         scale: Scale,
-    ) -> Result<Layer, String> {
+    ) -> Result<Layer, Reason> {
         let shape = &tensor.shape;
         let (scales, _) = self.scales(scale)?;
         let grid = ScaleGrid::find(shape, scales.shape, || {
@@ -148,14 +149,14 @@ impl Model<'_> {
         index: u32,
         tensor: TensorRef<'_>,
         scale: Scale,
-    ) -> Result<Layer, String> {
+    ) -> Result<Layer, Reason> {
         let (scales, _) = self.scales(scale)?;
         let (shape, numel) = unpacked_pairs(tensor.shape)?;
         let grid = ScaleGrid::groups(&shape, scales.shape, PAIR_GROUP)?;
         let codes = Codes {
             dtype: Dtype::F4,
             name: "FP4 pairs".into(),
-            shape: (*shape).into(),
+            shape: shape.into(),
             numel,
             group_size: Some(PAIR_GROUP),
         };
@@ -168,7 +169,7 @@ impl Model<'_> {
         codes: Codes,
         grid: ScaleGrid,
         (scale, suffix): Scale,
-    ) -> Result<Layer, String> {
+    ) -> Result<Layer, Reason> {
         let (scales, scale_dtype) = self.scales((scale, suffix))?;
         Ok(Layer {
             bits: codes.dtype.bits(),
@@ -195,13 +196,13 @@ impl Model<'_> {
         })
     }
 
-    fn scales(&self, (scale, _): Scale) -> Result<(TensorRef<'_>, Dtype), String> {
+    fn scales(&self, (scale, _): Scale) -> Result<(TensorRef<'_>, Dtype), Reason> {
         let scales = self.0.catalog.tensors.get(scale);
         Ok((scales, scale_dtype(scales)?))
     }
 
-    fn no_scale(&self, found: &Found<'_>, scales: &[&str]) -> String {
-        format!(
+    fn no_scale(&self, found: &Found<'_>, scales: &[&str]) -> Reason {
+        reason!(
             "{} says it is quantized, but it has no scale ({}){}",
             self.0.declared().source(),
             found.module.names(scales),
@@ -215,7 +216,7 @@ fn recognized(
     index: u32,
     found: &Found<'_>,
     parameters: Option<u64>,
-    outcome: Result<Layer, String>,
+    outcome: Result<Layer, Reason>,
 ) -> Recognized {
     let scale = found.scale.map(|(index, _)| index);
     Recognized {

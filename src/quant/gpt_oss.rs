@@ -12,6 +12,7 @@ use std::sync::Arc;
 use super::{Format, Layer, Opened, Outcome, Recognized, Recognizer, Target};
 use crate::catalog::{Catalog, TensorRef};
 use crate::dtype::{Dtype, numel};
+use crate::reason::{Reason, reason};
 
 mod kernel;
 #[cfg(test)]
@@ -54,7 +55,7 @@ impl Recognizer for Blocks<'_> {
         }
         let layer = match scales {
             Some(i) => layer(name, tensor, self.0.tensors.get(i)),
-            None => Err(format!("{name}_scales is missing")),
+            None => Err(reason!("{name}_scales is missing")),
         };
         Some(Recognized {
             method: "mxfp4",
@@ -67,18 +68,18 @@ impl Recognizer for Blocks<'_> {
 }
 
 /// The layer of blocks and scales, or why there is none.
-fn layer(name: &str, blocks: TensorRef<'_>, scales: TensorRef<'_>) -> Result<Layer, String> {
+fn layer(name: &str, blocks: TensorRef<'_>, scales: TensorRef<'_>) -> Result<Layer, Reason> {
     if !scales.dtype.is(Dtype::U8) {
-        return Err(format!("{name}_scales are {}; U8 is due", scales.dtype));
+        return Err(reason!("{name}_scales are {}; U8 is due", scales.dtype));
     }
     let [e, n, groups, GROUP_BYTES] = *blocks.shape else {
-        return Err(format!(
+        return Err(reason!(
             "{name}_blocks {:?}: [experts, rows, groups, {GROUP_BYTES}] is due",
             blocks.shape
         ));
     };
     if *scales.shape != [e, n, groups] {
-        return Err(format!(
+        return Err(reason!(
             "{name}_scales {:?}: blocks {:?} are due scales {:?}",
             scales.shape,
             blocks.shape,

@@ -16,6 +16,7 @@ use super::scaled::{Extra, ScaledKernel};
 use super::{Format, Layer, Opened, Recognized, Recognizer, Target};
 use crate::catalog::TensorRef;
 use crate::dtype::Dtype;
+use crate::reason::{Reason, reason};
 
 /// The format; see the module.
 pub struct Int8;
@@ -71,10 +72,10 @@ impl Model<'_> {
         module: &Module<'_>,
         scale: Sibling<'_>,
         zeros: Sibling<'_>,
-    ) -> Result<Layer, String> {
+    ) -> Result<Layer, Reason> {
         let matrix = tensor.shape.len() == 2;
         let (scale_index, scales) = scale.ok_or_else(|| {
-            format!(
+            reason!(
                 "its scale '{}' is missing{}",
                 module.names(&["weight_scale"]),
                 elsewhere(self.0.catalog)
@@ -94,7 +95,7 @@ impl Model<'_> {
                 components.push(scale_component("weight_zero_point", zeros_index, &grid));
             }
             None if self.0.declared().symmetric(module.path(), matrix) == Some(false) => {
-                return Err(format!(
+                return Err(reason!(
                     "{} says it is asymmetric, but its zero point '{}' is missing{}",
                     self.0.declared().source(),
                     module.names(&["weight_zero_point"]),
@@ -122,28 +123,31 @@ impl Model<'_> {
 }
 
 /// Unlike beside FP8, U8 is no E8M0 here.
-fn float_dtype(scales: TensorRef<'_>) -> Result<Dtype, String> {
+fn float_dtype(scales: TensorRef<'_>) -> Result<Dtype, Reason> {
     match scales.dtype.known() {
         Some(d) if d.is_plain_float() => Ok(d),
-        _ => Err(format!(
+        _ => Err(reason!(
             "its scale '{}' is {}, not F16, BF16 or F32",
-            scales.name, scales.dtype
+            scales.name,
+            scales.dtype
         )),
     }
 }
 
-fn check_zeros(zeros: TensorRef<'_>, scales: TensorRef<'_>) -> Result<(), String> {
+fn check_zeros(zeros: TensorRef<'_>, scales: TensorRef<'_>) -> Result<(), Reason> {
     if !zeros.dtype.is(Dtype::I8) {
-        return Err(format!(
+        return Err(reason!(
             "its zero point '{}' is {}, not I8",
-            zeros.name, zeros.dtype
+            zeros.name,
+            zeros.dtype
         ));
     }
     let one = |t: TensorRef<'_>| t.shape.iter().all(|&d| d == 1);
     if zeros.shape != scales.shape && !(one(zeros) && one(scales)) {
-        return Err(format!(
+        return Err(reason!(
             "its zero points {:?} are not shaped like its scales {:?}",
-            zeros.shape, scales.shape
+            zeros.shape,
+            scales.shape
         ));
     }
     Ok(())

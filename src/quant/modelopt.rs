@@ -21,6 +21,7 @@ use super::scaled::{Extra, ScaledKernel};
 use super::{Component, Format, Join, Layer, Opened, Recognized, Recognizer, Target};
 use crate::catalog::TensorRef;
 use crate::dtype::Dtype;
+use crate::reason::{Reason, reason};
 
 /// The format; see the module.
 pub struct ModelOpt;
@@ -102,7 +103,7 @@ impl Model<'_> {
         }
     }
 
-    fn nvfp4(&self, found: &Found<'_>) -> Result<Layer, String> {
+    fn nvfp4(&self, found: &Found<'_>) -> Result<Layer, Reason> {
         let (scale_index, scale) = self.scale(found, "F8_E4M3", &[Dtype::F8_E4M3])?;
         let Some((second_index, second)) = found.second else {
             return Err(self.missing(found, SECOND));
@@ -110,9 +111,11 @@ impl Model<'_> {
         let factor = match second.dtype.known() {
             Some(d) if d.is_plain_float() && second.shape.iter().all(|&n| n == 1) => d,
             _ => {
-                return Err(format!(
+                return Err(reason!(
                     "its second scale '{}' is {} {:?}, not one F32",
-                    second.name, second.dtype, second.shape
+                    second.name,
+                    second.dtype,
+                    second.shape
                 ));
             }
         };
@@ -146,7 +149,7 @@ impl Model<'_> {
         })
     }
 
-    fn mxfp4(&self, found: &Found<'_>) -> Result<Layer, String> {
+    fn mxfp4(&self, found: &Found<'_>) -> Result<Layer, Reason> {
         let (scale_index, scale) = self.scale(found, "U8", &[Dtype::U8, Dtype::F8_E8M0])?;
         let (shape, values) = unpacked_pairs(found.tensor.shape)?;
         let grid = ScaleGrid::groups(&shape, scale.shape, MXFP4_GROUP)?;
@@ -176,19 +179,20 @@ impl Model<'_> {
         found: &Found<'f>,
         usual: &str,
         dtypes: &[Dtype],
-    ) -> Result<(u32, TensorRef<'f>), String> {
+    ) -> Result<(u32, TensorRef<'f>), Reason> {
         let (index, scale) = found.scale.ok_or_else(|| self.missing(found, SCALE))?;
         match scale.dtype.known() {
             Some(d) if dtypes.contains(&d) => Ok((index, scale)),
-            _ => Err(format!(
+            _ => Err(reason!(
                 "its scale '{}' is {}, not {usual}",
-                scale.name, scale.dtype
+                scale.name,
+                scale.dtype
             )),
         }
     }
 
-    fn missing(&self, found: &Found<'_>, what: &str) -> String {
-        format!(
+    fn missing(&self, found: &Found<'_>, what: &str) -> Reason {
+        reason!(
             "its scale '{}' is missing{}",
             found.module.names(&[what]),
             elsewhere(self.0.catalog)
@@ -209,11 +213,11 @@ fn is_awq(weight: &[u64], scale: TensorRef<'_>) -> bool {
     }
 }
 
-fn awq_reason(found: &Found<'_>) -> String {
+fn awq_reason(found: &Found<'_>) -> Reason {
     let scale = found.scale.map_or("none".to_string(), |(_, scale)| {
         format!("{} {:?}", scale.dtype, scale.shape)
     });
-    format!(
+    reason!(
         "ModelOpt's W4A16_AWQ (two rows a byte, weight {:?}, scale {scale}) is not decoded",
         found.tensor.shape
     )

@@ -20,6 +20,7 @@ use super::{Facts, Kernel, Layer, Outcome, Recognized, Target};
 use crate::catalog::{Catalog, Format, TensorRef};
 use crate::dtype::{Dtype, numel};
 use crate::error::Result;
+use crate::reason::{Reason, reason};
 use crate::view::{Concat, SharedView, Slice};
 
 #[cfg(test)]
@@ -166,10 +167,10 @@ impl Stacks {
     }
 
     /// How each of `parts` is cut, if the stack can be taken apart.
-    fn cuts(&self, at: usize, parts: &[u32]) -> std::result::Result<Vec<Cut>, String> {
+    fn cuts(&self, at: usize, parts: &[u32]) -> std::result::Result<Vec<Cut>, Reason> {
         let Stack { experts, name } = &self.stacks[at];
         if *experts > MOST_EXPERTS {
-            return Err(format!(
+            return Err(reason!(
                 "'{name}' is a stack of {experts} experts, at most {MOST_EXPERTS} are decoded"
             ));
         }
@@ -180,37 +181,39 @@ impl Stacks {
         parts.iter().map(cut).collect()
     }
 
-    fn misfit(&self, at: usize, index: u32) -> String {
+    fn misfit(&self, at: usize, index: u32) -> Reason {
         let Stack { experts, name } = &self.stacks[at];
         let tensors = self.as_layers.as_ref().map(|c| &c.tensors);
         match tensors.map(|t| t.get(index)) {
-            Some(part) => format!(
+            Some(part) => reason!(
                 "'{name}' is a stack of {experts} experts, but '{}' {:?} is not for as many: an axis of {experts} is due in front",
-                part.name, part.shape
+                part.name,
+                part.shape
             ),
-            None => format!("'{name}' is a stack of {experts} experts and lacks a part"),
+            None => reason!("'{name}' is a stack of {experts} experts and lacks a part"),
         }
     }
 }
 
 impl Stack {
-    fn each(&self, reason: &str) -> String {
-        format!("each of {} stacked layers: {reason}", self.experts)
+    fn each(&self, reason: &Reason) -> Reason {
+        reason.within(format_args!("each of {} stacked layers", self.experts))
     }
 
     /// E layers such as `one`, whose parts are cut so.
-    fn layer(&self, one: &Layer, cuts: Vec<Cut>) -> std::result::Result<Layer, String> {
+    fn layer(&self, one: &Layer, cuts: Vec<Cut>) -> std::result::Result<Layer, Reason> {
         let experts = self.experts;
         let inputs = one.shape.last().and_then(|k| k.checked_mul(experts));
         if inputs.is_none_or(|inputs| inputs > MOST_INPUTS) {
-            return Err(format!(
+            return Err(reason!(
                 "'{}' is a stack of {experts} layers {:?}, and at most {MOST_INPUTS} inputs are decoded together",
-                self.name, one.shape
+                self.name,
+                one.shape
             ));
         }
         let shape: Box<[u64]> = [&[experts], &*one.shape].concat().into();
         if numel(&shape).and_then(|n| n.checked_mul(4)).is_none() {
-            return Err(format!("shape {shape:?} overflows 64 bits"));
+            return Err(reason!("shape {shape:?} overflows 64 bits"));
         }
         Ok(Layer {
             bits: one.bits,
@@ -248,11 +251,15 @@ impl Stack {
                 };
                 let one = finish(&own(0)).map_err(|why| stack.each(&why))?;
                 for e in 1..stack.experts {
-                    let other = finish(&own(e)).map_err(|why| format!("expert {e}: {why}"))?;
+                    let other =
+                        finish(&own(e)).map_err(|why| why.within(format_args!("expert {e}")))?;
                     if other.shape != one.shape || other.compatible != one.compatible {
-                        return Err(format!(
+                        return Err(reason!(
                             "stacked layers must be alike: expert 0 is {:?}, {}, expert {e} is {:?}, {}",
-                            one.shape, one.compatible, other.shape, other.compatible
+                            one.shape,
+                            one.compatible,
+                            other.shape,
+                            other.compatible
                         ));
                     }
                 }

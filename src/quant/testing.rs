@@ -159,7 +159,7 @@ impl TestModel {
         let recognized = self.recognized(name).expect("recognized");
         match recognized.resolve(&self.catalog) {
             Ok(layer) => panic!("{name} is a layer: {}", layer.compatible),
-            Err(reason) => reason.text().to_string(),
+            Err(reason) => reason.to_string(),
         }
     }
 

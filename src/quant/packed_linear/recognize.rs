@@ -11,6 +11,7 @@ use crate::dtype::Dtype;
 use crate::quant::module::{Module, elsewhere};
 use crate::quant::parts::check_inputs;
 use crate::quant::{Component, Join, Layer, Outcome, Recognized, Recognizer, Target};
+use crate::reason::{Reason, reason};
 
 /// The anchor's name after the module path.
 const WORDS: &str = "qweight";
@@ -95,7 +96,7 @@ impl<'a> Model<'a> {
         words: Tensor<'a>,
         module: Module<'a>,
         [scales, zeros, index]: [Option<Tensor<'a>>; 3],
-    ) -> Result<(Packing, Layer), (&'static str, String)> {
+    ) -> Result<(Packing, Layer), (&'static str, Reason)> {
         if let Stored::Refused { method, reason } = &self.config.stored {
             return Err((method, reason.clone()));
         }
@@ -104,7 +105,7 @@ impl<'a> Model<'a> {
         let missing = |last| {
             let (name, hint) = (module.names(&[last]), elsewhere(self.catalog));
             let why =
-                format!("{name} is missing: a packed layer needs qweight, scales and qzeros{hint}");
+                reason!("{name} is missing: a packed layer needs qweight, scales and qzeros{hint}");
             (method, why)
         };
         let parts = Parts {
@@ -125,7 +126,7 @@ impl<'a> Model<'a> {
         parts: &Parts<'_>,
         shape: Shape,
         module: Module<'a>,
-    ) -> Result<Option<GroupIndex>, String> {
+    ) -> Result<Option<GroupIndex>, Reason> {
         let is_awq = shape.packing == Packing::Awq;
         let Some((_, tensor)) = parts.index else {
             if is_awq {
@@ -134,7 +135,7 @@ impl<'a> Model<'a> {
             let name = module.names(&["g_idx"]);
             let elsewhere = self.catalog.lone_file && self.any_index;
             return match self.catalog.absent.contains(name.as_str()) || elsewhere {
-                true => Err(format!(
+                true => Err(reason!(
                     "{name} is not in the files at hand, and says which input has which scale; mount the whole model"
                 )),
                 false => Ok(None),
@@ -154,22 +155,24 @@ impl<'a> Model<'a> {
                     dtype,
                 }))
             }
-            _ => Err(format!(
+            _ => Err(reason!(
                 "g_idx is {} {:?}; it must be integers, one for each of {} inputs",
-                tensor.dtype, tensor.shape, shape.k
+                tensor.dtype,
+                tensor.shape,
+                shape.k
             )),
         }
     }
 
     /// Inputs a group: for layers without `g_idx` what counts, for others what is shown.
-    fn group_size(&self, shape: Shape, has_index: bool) -> Result<Option<u64>, String> {
+    fn group_size(&self, shape: Shape, has_index: bool) -> Result<Option<u64>, Reason> {
         let Shape { k, groups, .. } = shape;
         let even = k.is_multiple_of(groups).then(|| k / groups);
         if shape.packing == Packing::Awq {
             return Ok(even);
         }
         match self.config.group_size(k, groups).or(even) {
-            None if !has_index => Err(format!(
+            None if !has_index => Err(reason!(
                 "there is no g_idx, {groups} groups do not divide {k} inputs, and no configured group size ({:?}) makes {groups} of them",
                 self.config.group_sizes
             )),
@@ -177,7 +180,7 @@ impl<'a> Model<'a> {
         }
     }
 
-    fn finish(&self, parts: &Parts<'_>, shape: Shape, module: Module<'a>) -> Result<Layer, String> {
+    fn finish(&self, parts: &Parts<'_>, shape: Shape, module: Module<'a>) -> Result<Layer, Reason> {
         let Shape {
             packing,
             n,
@@ -231,9 +234,10 @@ impl<'a> Model<'a> {
             parts: vec![index, scales],
             target: Target::Named(module.names(&["weight"])),
             parameters: Some(words.numel().saturating_mul(8)),
-            outcome: Outcome::Damaged(format!(
+            outcome: Outcome::Damaged(reason!(
                 "B {:?} and s {:?} are GPTQ's marlin format, whose words are permuted for a GPU kernel; not decoded, the stored tensors are served as they are",
-                words.shape, tensor.shape
+                words.shape,
+                tensor.shape
             )),
         })
     }
