@@ -100,7 +100,7 @@ impl Model {
         let mut entries: Vec<Entry> = catalog
             .tensors
             .iter()
-            .map(|t| Entry::new(t.name.clone(), Vec::new()))
+            .map(|t| Entry::new(t.name.into(), Vec::new()))
             .collect();
         let mut by_name: HashMap<Arc<str>, TensorId> = entries
             .iter()
@@ -314,13 +314,13 @@ impl Model {
         let Ok(tensor) = self.tensor(id) else { return };
         let mut layer = |l: u32| {
             for &p in &self.recognized(l).parts {
-                out.push(self.catalog.tensors[p as usize].file);
+                out.extend(self.catalog.files_of(p));
             }
         };
         match &tensor.origin {
             Origin::Stored { layer: Some(l) } => layer(*l),
             Origin::Stored { layer: None } => {
-                out.push(self.catalog.tensors[id as usize].file);
+                out.extend(self.catalog.files_of(id));
             }
             Origin::Dequantized { layer: l } => layer(*l),
             Origin::Fused(join) | Origin::Stacked(join) => {

@@ -16,11 +16,11 @@ use std::sync::Arc;
 
 use self::declared::Declared;
 use self::stacked::Stacks;
-use crate::catalog::{Catalog, StoredTensor};
+use crate::catalog::{Catalog, TensorRef};
 use crate::dtype::Dtype;
 use crate::error::Result;
 use crate::reason::{Missing, Reason};
-use crate::view::{SharedView, StoredBytes};
+use crate::view::SharedView;
 
 pub mod bits;
 mod bitsandbytes;
@@ -111,7 +111,7 @@ pub trait Recognizer {
     /// stored tensor of the model, so the first test must be cheap (a suffix, a dtype).
     ///
     /// `None`: not this format's. Otherwise what was found, damaged layers included.
-    fn recognize(&self, index: u32, tensor: &StoredTensor) -> Option<Recognized>;
+    fn recognize(&self, index: u32, tensor: TensorRef<'_>) -> Option<Recognized>;
 }
 
 /// Under which name a layer's values stand.
@@ -319,7 +319,5 @@ impl Recognized {
 }
 
 fn stored(catalog: &Catalog, index: u32) -> SharedView {
-    Arc::new(StoredBytes(
-        catalog.extent(&catalog.tensors[index as usize]),
-    ))
+    catalog.bytes(index)
 }

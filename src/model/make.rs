@@ -37,15 +37,15 @@ impl Model {
 
     /// A stored tensor, and whether all about it is known.
     fn stored(&self, id: TensorId) -> (Tensor, bool) {
-        let t = &self.catalog.tensors[id as usize];
+        let t = self.catalog.tensors.get(id);
         let numeric = t.dtype.known().filter(|d| d.has_f32()).map(|d| Values {
-            shape: t.shape.clone(),
+            shape: t.shape.into(),
             exact: d.exact_in_f32(),
         });
         let layer = self.layer_anchored_at(id);
         let mut tensor = Tensor {
             dtype: t.dtype.clone(),
-            shape: t.shape.clone(),
+            shape: t.shape.into(),
             nbytes: t.nbytes,
             values: numeric,
             remark: None,

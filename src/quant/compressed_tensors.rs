@@ -13,7 +13,7 @@
 
 use self::config::Module;
 use super::{Format, Opened, Outcome, Recognized, Recognizer, Target};
-use crate::catalog::{Catalog, StoredTensor};
+use crate::catalog::{Catalog, TensorRef};
 use crate::dtype::Dtype;
 use crate::reason::reason;
 
@@ -85,7 +85,7 @@ struct Model<'a>(&'a Opened<'a>);
 struct Anchor<'a> {
     catalog: &'a Catalog,
     index: u32,
-    tensor: &'a StoredTensor,
+    tensor: TensorRef<'a>,
     /// Its name up to and including the last dot.
     prefix: &'a str,
 }
@@ -94,17 +94,12 @@ struct Anchor<'a> {
 #[derive(Clone, Copy)]
 struct Part<'a> {
     index: u32,
-    tensor: &'a StoredTensor,
+    tensor: TensorRef<'a>,
 }
 
 impl<'a> Anchor<'a> {
     /// The tensor if its name ends in `suffix`, as a whole component.
-    fn new(
-        catalog: &'a Catalog,
-        index: u32,
-        tensor: &'a StoredTensor,
-        suffix: &str,
-    ) -> Option<Self> {
+    fn new(catalog: &'a Catalog, index: u32, tensor: TensorRef<'a>, suffix: &str) -> Option<Self> {
         let prefix = tensor.name.strip_suffix(suffix)?;
         (prefix.is_empty() || prefix.ends_with('.')).then_some(Anchor {
             catalog,
@@ -116,7 +111,7 @@ impl<'a> Anchor<'a> {
 
     fn sibling(&self, suffix: &str) -> Option<Part<'a>> {
         let index = self.catalog.find(&format!("{}{suffix}", self.prefix))?;
-        let tensor = &self.catalog.tensors[index as usize];
+        let tensor = self.catalog.tensors.get(index);
         Some(Part { index, tensor })
     }
 
@@ -142,7 +137,7 @@ impl<'a> Anchor<'a> {
 }
 
 impl Recognizer for Model<'_> {
-    fn recognize(&self, index: u32, tensor: &StoredTensor) -> Option<Recognized> {
+    fn recognize(&self, index: u32, tensor: TensorRef<'_>) -> Option<Recognized> {
         if let Some(anchor) = Anchor::new(self.0.catalog, index, tensor, "weight_packed") {
             self.packed(&anchor)
         } else if let Some(anchor) = Anchor::new(self.0.catalog, index, tensor, "compressed") {

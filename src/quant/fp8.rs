@@ -17,7 +17,7 @@ use super::parts::{scale_component, scale_dtype, unpacked_pairs, weight_componen
 use super::scale_grid::ScaleGrid;
 use super::scaled::{Extra, ScaledKernel};
 use super::{Format, Layer, Opened, Recognized, Recognizer, Target};
-use crate::catalog::StoredTensor;
+use crate::catalog::TensorRef;
 use crate::dtype::Dtype;
 use crate::reason::{Reason, reason};
 
@@ -65,7 +65,7 @@ struct Codes {
 }
 
 impl Recognizer for Model<'_> {
-    fn recognize(&self, index: u32, tensor: &StoredTensor) -> Option<Recognized> {
+    fn recognize(&self, index: u32, tensor: TensorRef<'_>) -> Option<Recognized> {
         let dtype = tensor.dtype.known()?;
         if dtype.is_f8() {
             let found = self.find(tensor, &SCALES)?;
@@ -80,8 +80,8 @@ impl Recognizer for Model<'_> {
 }
 
 impl Model<'_> {
-    fn find<'t>(&'t self, tensor: &'t StoredTensor, scales: &[&'static str]) -> Option<Found<'t>> {
-        let module = Module::of_weight(self.0.catalog, &tensor.name)?;
+    fn find<'t>(&'t self, tensor: TensorRef<'t>, scales: &[&'static str]) -> Option<Found<'t>> {
+        let module = Module::of_weight(self.0.catalog, tensor.name)?;
         let scale = scales.iter().find_map(|s| Some((module.find(s)?, *s)));
         Some(Found { module, scale })
     }
@@ -89,7 +89,7 @@ impl Model<'_> {
     fn f8(
         &self,
         index: u32,
-        tensor: &StoredTensor,
+        tensor: TensorRef<'_>,
         dtype: Dtype,
         found: &Found<'_>,
     ) -> Option<Recognized> {
@@ -106,20 +106,20 @@ impl Model<'_> {
     fn scaled(
         &self,
         index: u32,
-        tensor: &StoredTensor,
+        tensor: TensorRef<'_>,
         dtype: Dtype,
         path: &str,
         scale: Scale,
     ) -> Result<Layer, Reason> {
         let shape = &tensor.shape;
         let (scales, _) = self.scales(scale)?;
-        let grid = ScaleGrid::find(shape, &scales.shape, || {
+        let grid = ScaleGrid::find(shape, scales.shape, || {
             self.0.declared().block(path, shape.len() == 2)
         })?;
         let codes = Codes {
             dtype,
             name: dtype.to_string(),
-            shape: shape.clone(),
+            shape: (*shape).into(),
             numel: tensor.numel(),
             group_size: grid.group_size(),
         };
@@ -127,7 +127,7 @@ impl Model<'_> {
     }
 
     /// FP4 pairs in I8.
-    fn pairs(&self, index: u32, tensor: &StoredTensor, found: &Found<'_>) -> Option<Recognized> {
+    fn pairs(&self, index: u32, tensor: TensorRef<'_>, found: &Found<'_>) -> Option<Recognized> {
         let path = found.module.path();
         let outcome = match found.scale {
             Some(scale) => self.scaled_pairs(index, tensor, scale),
@@ -147,12 +147,12 @@ impl Model<'_> {
     fn scaled_pairs(
         &self,
         index: u32,
-        tensor: &StoredTensor,
+        tensor: TensorRef<'_>,
         scale: Scale,
     ) -> Result<Layer, Reason> {
         let (scales, _) = self.scales(scale)?;
-        let (shape, numel) = unpacked_pairs(&tensor.shape)?;
-        let grid = ScaleGrid::groups(&shape, &scales.shape, PAIR_GROUP)?;
+        let (shape, numel) = unpacked_pairs(tensor.shape)?;
+        let grid = ScaleGrid::groups(&shape, scales.shape, PAIR_GROUP)?;
         let codes = Codes {
             dtype: Dtype::F4,
             name: "FP4 pairs".into(),
@@ -196,8 +196,8 @@ impl Model<'_> {
         })
     }
 
-    fn scales(&self, (scale, _): Scale) -> Result<(&StoredTensor, Dtype), Reason> {
-        let scales = &self.0.catalog.tensors[scale as usize];
+    fn scales(&self, (scale, _): Scale) -> Result<(TensorRef<'_>, Dtype), Reason> {
+        let scales = self.0.catalog.tensors.get(scale);
         Ok((scales, scale_dtype(scales)?))
     }
 

@@ -10,7 +10,7 @@
 use std::sync::Arc;
 
 use super::{Format, Layer, Opened, Outcome, Recognized, Recognizer, Target};
-use crate::catalog::{Catalog, StoredTensor};
+use crate::catalog::{Catalog, TensorRef};
 use crate::dtype::{Dtype, numel};
 use crate::reason::{Reason, reason};
 
@@ -38,7 +38,7 @@ impl Format for GptOss {
 }
 
 /// The parameter's name, if the tensor's name and dtype are those of blocks.
-fn parameter(tensor: &StoredTensor) -> Option<&str> {
+fn parameter(tensor: TensorRef<'_>) -> Option<&str> {
     let name = tensor.name.strip_suffix("_blocks")?;
     (!name.is_empty() && tensor.dtype.is(Dtype::U8)).then_some(name)
 }
@@ -46,7 +46,7 @@ fn parameter(tensor: &StoredTensor) -> Option<&str> {
 struct Blocks<'a>(&'a Catalog);
 
 impl Recognizer for Blocks<'_> {
-    fn recognize(&self, index: u32, tensor: &StoredTensor) -> Option<Recognized> {
+    fn recognize(&self, index: u32, tensor: TensorRef<'_>) -> Option<Recognized> {
         let name = parameter(tensor)?;
         let scales = self.0.find(&format!("{name}_scales"));
         // Bytes of that name with neither scales nor the blocks' four dimensions are something else.
@@ -54,7 +54,7 @@ impl Recognizer for Blocks<'_> {
             return None;
         }
         let layer = match scales {
-            Some(i) => layer(name, tensor, &self.0.tensors[i as usize]),
+            Some(i) => layer(name, tensor, self.0.tensors.get(i)),
             None => Err(reason!("{name}_scales is missing")),
         };
         Some(Recognized {
@@ -68,7 +68,7 @@ impl Recognizer for Blocks<'_> {
 }
 
 /// The layer of blocks and scales, or why there is none.
-fn layer(name: &str, blocks: &StoredTensor, scales: &StoredTensor) -> Result<Layer, Reason> {
+fn layer(name: &str, blocks: TensorRef<'_>, scales: TensorRef<'_>) -> Result<Layer, Reason> {
     if !scales.dtype.is(Dtype::U8) {
         return Err(reason!("{name}_scales are {}; U8 is due", scales.dtype));
     }

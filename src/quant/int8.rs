@@ -14,7 +14,7 @@ use super::parts::{scale_component, weight_component};
 use super::scale_grid::ScaleGrid;
 use super::scaled::{Extra, ScaledKernel};
 use super::{Format, Layer, Opened, Recognized, Recognizer, Target};
-use crate::catalog::StoredTensor;
+use crate::catalog::TensorRef;
 use crate::dtype::Dtype;
 use crate::reason::{Reason, reason};
 
@@ -34,14 +34,14 @@ impl Format for Int8 {
 
 struct Model<'a>(&'a Opened<'a>);
 
-type Sibling<'a> = Option<(u32, &'a StoredTensor)>;
+type Sibling<'a> = Option<(u32, TensorRef<'a>)>;
 
 impl Recognizer for Model<'_> {
-    fn recognize(&self, index: u32, tensor: &StoredTensor) -> Option<Recognized> {
+    fn recognize(&self, index: u32, tensor: TensorRef<'_>) -> Option<Recognized> {
         if !tensor.dtype.is(Dtype::I8) {
             return None;
         }
-        let module = Module::of_weight(self.0.catalog, &tensor.name)?;
+        let module = Module::of_weight(self.0.catalog, tensor.name)?;
         let scale = module.get("weight_scale");
         let zeros = module.get("weight_zero_point");
         if scale.is_none() && zeros.is_none() {
@@ -68,7 +68,7 @@ impl Model<'_> {
     fn layer(
         &self,
         index: u32,
-        tensor: &StoredTensor,
+        tensor: TensorRef<'_>,
         module: &Module<'_>,
         scale: Sibling<'_>,
         zeros: Sibling<'_>,
@@ -82,7 +82,7 @@ impl Model<'_> {
             )
         })?;
         let dtype = float_dtype(scales)?;
-        let grid = ScaleGrid::find(&tensor.shape, &scales.shape, || {
+        let grid = ScaleGrid::find(tensor.shape, scales.shape, || {
             self.0.declared().block(module.path(), matrix)
         })?;
         let mut components = vec![
@@ -107,7 +107,7 @@ impl Model<'_> {
         Ok(Layer {
             bits: 8,
             group_size: grid.group_size(),
-            shape: tensor.shape.clone(),
+            shape: tensor.shape.into(),
             exact: false,
             components,
             compatible: format!("I8, {grid}, scales {dtype}, K {}", grid.cols()),
@@ -123,7 +123,7 @@ impl Model<'_> {
 }
 
 /// Unlike beside FP8, U8 is no E8M0 here.
-fn float_dtype(scales: &StoredTensor) -> Result<Dtype, Reason> {
+fn float_dtype(scales: TensorRef<'_>) -> Result<Dtype, Reason> {
     match scales.dtype.known() {
         Some(d) if d.is_plain_float() => Ok(d),
         _ => Err(reason!(
@@ -134,7 +134,7 @@ fn float_dtype(scales: &StoredTensor) -> Result<Dtype, Reason> {
     }
 }
 
-fn check_zeros(zeros: &StoredTensor, scales: &StoredTensor) -> Result<(), Reason> {
+fn check_zeros(zeros: TensorRef<'_>, scales: TensorRef<'_>) -> Result<(), Reason> {
     if !zeros.dtype.is(Dtype::I8) {
         return Err(reason!(
             "its zero point '{}' is {}, not I8",
@@ -142,7 +142,7 @@ fn check_zeros(zeros: &StoredTensor, scales: &StoredTensor) -> Result<(), Reason
             zeros.dtype
         ));
     }
-    let one = |t: &StoredTensor| t.shape.iter().all(|&d| d == 1);
+    let one = |t: TensorRef<'_>| t.shape.iter().all(|&d| d == 1);
     if zeros.shape != scales.shape && !(one(zeros) && one(scales)) {
         return Err(reason!(
             "its zero points {:?} are not shaped like its scales {:?}",

@@ -11,7 +11,7 @@
 use serde_json::Value;
 
 use super::{Format, Layer, Opened, Outcome, Recognized, Recognizer, Target};
-use crate::catalog::{self, Catalog, StoredTensor};
+use crate::catalog::{self, Catalog, TensorRef};
 use crate::dtype::{Dtype, numel};
 use crate::reason::{Reason, reason};
 
@@ -49,7 +49,7 @@ impl Format for Mlx {
 
 /// The module path of a tensor that MLX could have packed: U32 and named `X.weight`, or `weight`
 /// alone, as a layer saved by itself is. The path keeps its last dot.
-fn module(tensor: &StoredTensor) -> Option<&str> {
+fn module(tensor: TensorRef<'_>) -> Option<&str> {
     let path = tensor.name.strip_suffix("weight")?;
     let named = path.is_empty() || path.ends_with('.');
     (named && tensor.dtype.is(Dtype::U32)).then_some(path)
@@ -70,11 +70,11 @@ struct Model<'a> {
 }
 
 impl Recognizer for Model<'_> {
-    fn recognize(&self, index: u32, tensor: &StoredTensor) -> Option<Recognized> {
+    fn recognize(&self, index: u32, tensor: TensorRef<'_>) -> Option<Recognized> {
         let path = module(tensor)?;
         let sibling = |suffix: &str| {
             let i = self.catalog.find(&format!("{path}{suffix}"))?;
-            Some((i, &self.catalog.tensors[i as usize]))
+            Some((i, self.catalog.tensors.get(i)))
         };
         let triple = Triple {
             path,

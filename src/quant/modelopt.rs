@@ -19,7 +19,7 @@ use super::parts::{scale_component, unpacked_pairs, weight_component};
 use super::scale_grid::ScaleGrid;
 use super::scaled::{Extra, ScaledKernel};
 use super::{Component, Format, Join, Layer, Opened, Recognized, Recognizer, Target};
-use crate::catalog::StoredTensor;
+use crate::catalog::TensorRef;
 use crate::dtype::Dtype;
 use crate::reason::{Reason, reason};
 
@@ -49,18 +49,18 @@ struct Model<'a>(&'a Opened<'a>);
 /// A weight and what stands beside it.
 struct Found<'a> {
     index: u32,
-    tensor: &'a StoredTensor,
+    tensor: TensorRef<'a>,
     module: Module<'a>,
-    scale: Option<(u32, &'a StoredTensor)>,
-    second: Option<(u32, &'a StoredTensor)>,
+    scale: Option<(u32, TensorRef<'a>)>,
+    second: Option<(u32, TensorRef<'a>)>,
 }
 
 impl Recognizer for Model<'_> {
-    fn recognize(&self, index: u32, tensor: &StoredTensor) -> Option<Recognized> {
+    fn recognize(&self, index: u32, tensor: TensorRef<'_>) -> Option<Recognized> {
         if !tensor.dtype.is(Dtype::U8) {
             return None;
         }
-        let module = Module::of_weight(self.0.catalog, &tensor.name)?;
+        let module = Module::of_weight(self.0.catalog, tensor.name)?;
         let found = Found {
             index,
             tensor,
@@ -98,7 +98,7 @@ impl Model<'_> {
         match scale.and_then(|s| s.dtype.known()) {
             Some(Dtype::F8_E4M3) => Some(Kind::Nvfp4),
             Some(Dtype::U8 | Dtype::F8_E8M0) => Some(Kind::Mxfp4),
-            _ if scale.is_some_and(|s| is_awq(&found.tensor.shape, s)) => Some(Kind::Awq),
+            _ if scale.is_some_and(|s| is_awq(found.tensor.shape, s)) => Some(Kind::Awq),
             _ => declared().filter(|k| matches!(k, Kind::Nvfp4 | Kind::Mxfp4 | Kind::Awq)),
         }
     }
@@ -126,8 +126,8 @@ impl Model<'_> {
             join: never,
             whole: true,
         };
-        let (shape, values) = unpacked_pairs(&found.tensor.shape)?;
-        let grid = ScaleGrid::groups(&shape, &scale.shape, NVFP4_GROUP)?;
+        let (shape, values) = unpacked_pairs(found.tensor.shape)?;
+        let grid = ScaleGrid::groups(&shape, scale.shape, NVFP4_GROUP)?;
         Ok(Layer {
             bits: 4,
             group_size: Some(NVFP4_GROUP),
@@ -151,8 +151,8 @@ impl Model<'_> {
 
     fn mxfp4(&self, found: &Found<'_>) -> Result<Layer, Reason> {
         let (scale_index, scale) = self.scale(found, "U8", &[Dtype::U8, Dtype::F8_E8M0])?;
-        let (shape, values) = unpacked_pairs(&found.tensor.shape)?;
-        let grid = ScaleGrid::groups(&shape, &scale.shape, MXFP4_GROUP)?;
+        let (shape, values) = unpacked_pairs(found.tensor.shape)?;
+        let grid = ScaleGrid::groups(&shape, scale.shape, MXFP4_GROUP)?;
         Ok(Layer {
             bits: 4,
             group_size: Some(MXFP4_GROUP),
@@ -179,7 +179,7 @@ impl Model<'_> {
         found: &Found<'f>,
         usual: &str,
         dtypes: &[Dtype],
-    ) -> Result<(u32, &'f StoredTensor), Reason> {
+    ) -> Result<(u32, TensorRef<'f>), Reason> {
         let (index, scale) = found.scale.ok_or_else(|| self.missing(found, SCALE))?;
         match scale.dtype.known() {
             Some(d) if dtypes.contains(&d) => Ok((index, scale)),
@@ -201,8 +201,8 @@ impl Model<'_> {
 }
 
 /// Whether shapes say ModelOpt's AWQ: bytes of two *rows*, so twice as many rows of scales.
-fn is_awq(weight: &[u64], scale: &StoredTensor) -> bool {
-    match (weight, &*scale.shape) {
+fn is_awq(weight: &[u64], scale: TensorRef<'_>) -> bool {
+    match (weight, scale.shape) {
         (&[half, k], &[n, groups]) => {
             scale.dtype.known().is_some_and(Dtype::is_plain_float)
                 && half.checked_mul(2) == Some(n)

@@ -2,7 +2,7 @@
 
 use super::scale_grid::{Form, ScaleGrid};
 use super::{Component, Join};
-use crate::catalog::StoredTensor;
+use crate::catalog::TensorRef;
 use crate::dtype::{Dtype, numel};
 use crate::reason::{Reason, reason};
 
@@ -10,7 +10,7 @@ use crate::reason::{Reason, reason};
 ///
 /// # Errors
 /// The reason, if they are no floats.
-pub fn scale_dtype(scales: &StoredTensor) -> Result<Dtype, Reason> {
+pub fn scale_dtype(scales: TensorRef<'_>) -> Result<Dtype, Reason> {
     match scales.dtype.known() {
         Some(Dtype::U8) => Ok(Dtype::F8_E8M0),
         Some(d) if d.is_plain_float() || d.is_f8() => Ok(d),

@@ -17,7 +17,7 @@ use std::sync::Arc;
 
 use super::parts::MOST_INPUTS;
 use super::{Facts, Kernel, Layer, Outcome, Recognized, Target};
-use crate::catalog::{Catalog, Format, StoredTensor};
+use crate::catalog::{Catalog, Format, TensorRef};
 use crate::dtype::{Dtype, numel};
 use crate::error::Result;
 use crate::reason::{Reason, reason};
@@ -66,7 +66,7 @@ enum Cut {
 }
 
 impl Cut {
-    fn of(tensor: &StoredTensor, experts: u64) -> Cut {
+    fn of(tensor: TensorRef<'_>, experts: u64) -> Cut {
         // A vector of E numbers could as well be one for each of E rows.
         let sliced = tensor.shape.len() >= 2 && tensor.shape[0] == experts;
         if sliced && tensor.nbytes.is_multiple_of(experts) {
@@ -95,7 +95,7 @@ impl Stacks {
     pub fn find(catalog: &Catalog) -> Stacks {
         let mut named: HashMap<&str, Vec<Member<'_>>> = HashMap::new();
         for (i, tensor) in catalog.tensors.iter().enumerate() {
-            if let Some((name, last)) = split(&tensor.name) {
+            if let Some((name, last)) = split(tensor.name) {
                 named.entry(name).or_default().push((i as u32, last));
             }
         }
@@ -106,16 +106,16 @@ impl Stacks {
                 continue;
             };
             if tensors.is_empty() {
-                tensors.clone_from(&catalog.tensors);
+                tensors = catalog.tensors.rows();
             }
-            let experts = catalog.tensors[words as usize].shape[0];
+            let experts = catalog.tensors.get(words).shape[0];
             for (index, last) in members {
                 let tensor = &mut tensors[index as usize];
                 // Stored values of that name are nobody's words.
                 if last == WEIGHT && index != words {
                     continue;
                 }
-                let cut = Cut::of(tensor, experts);
+                let cut = Cut::of(catalog.tensors.get(index), experts);
                 tensor.name = format!("{name}.{last}").into();
                 if cut == Cut::Slice {
                     tensor.shape = tensor.shape[1..].into();
@@ -184,7 +184,7 @@ impl Stacks {
     fn misfit(&self, at: usize, index: u32) -> Reason {
         let Stack { experts, name } = &self.stacks[at];
         let tensors = self.as_layers.as_ref().map(|c| &c.tensors);
-        match tensors.and_then(|t| t.get(index as usize)) {
+        match tensors.map(|t| t.get(index)) {
             Some(part) => reason!(
                 "'{name}' is a stack of {experts} experts, but '{}' {:?} is not for as many: an axis of {experts} is due in front",
                 part.name,
@@ -293,7 +293,7 @@ fn is_stack(name: &str) -> bool {
 /// The stack's words, if it is one: matrices, stacked. A stored `X.weight` is a module of its own,
 /// and formats that stack know so.
 fn words(catalog: &Catalog, name: &str, members: &[Member<'_>]) -> Option<u32> {
-    let tensor = |index: u32| &catalog.tensors[index as usize];
+    let tensor = |index: u32| catalog.tensors.get(index);
     let stored = |last: &str| members.iter().find(|m| m.1 == last).map(|m| m.0);
     let weights = members.iter().filter(|m| m.1 == WEIGHT);
     if weights.clone().any(|m| *tensor(m.0).name != *name) {

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::catalog::StoredTensor;
+use crate::catalog::TensorRef;
 use crate::dtype::{Dtype, numel};
 use crate::reason::{Reason, reason};
 
@@ -105,8 +105,8 @@ impl Lengths {
     /// # Errors
     /// The reason, where one is missing or has an impossible dtype.
     pub fn of(
-        weight: &StoredTensor,
-        [absmax, map, nested_absmax, nested_map]: [Option<&StoredTensor>; 4],
+        weight: TensorRef<'_>,
+        [absmax, map, nested_absmax, nested_map]: [Option<TensorRef<'_>>; 4],
     ) -> Result<Lengths, Reason> {
         let missing = |what: &str| format!("its '{}.{what}' is missing", weight.name);
         let absmax = absmax.ok_or_else(|| missing("absmax"))?;
@@ -129,8 +129,8 @@ impl Lengths {
             bytes: weight.nbytes,
             absmax: absmax.numel(),
             quantized,
-            nested_absmax: nested_absmax.map(StoredTensor::numel),
-            nested_map: nested_map.map(StoredTensor::numel),
+            nested_absmax: nested_absmax.map(|t| t.numel()),
+            nested_map: nested_map.map(|t| t.numel()),
         })
     }
 
@@ -168,7 +168,7 @@ impl Lengths {
     }
 }
 
-fn float(tensor: &StoredTensor) -> Result<(), Reason> {
+fn float(tensor: TensorRef<'_>) -> Result<(), Reason> {
     match tensor.dtype.is(Dtype::F32) {
         true => Ok(()),
         false => Err(reason!(

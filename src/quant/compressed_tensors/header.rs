@@ -50,7 +50,7 @@ pub(super) struct ZeroPart {
 impl Head {
     /// Reads them; an error is why there is no layer.
     pub fn read(anchor: &Anchor, weights: Option<&Weights>) -> std::result::Result<Head, Reason> {
-        let &[n, words] = &*anchor.tensor.shape else {
+        let &[n, words] = anchor.tensor.shape else {
             return Err(reason!(
                 "weight_packed has shape {:?}, needs two dimensions",
                 anchor.tensor.shape
@@ -84,11 +84,7 @@ impl Head {
         };
         let order = match anchor.sibling(ORDER) {
             Some(order) if order.tensor.dtype.is(Dtype::I32) && order.tensor.shape.len() == 1 => {
-                Some((
-                    order.index,
-                    order.tensor.name.clone(),
-                    order.tensor.shape[0],
-                ))
+                Some((order.index, order.tensor.name, order.tensor.shape[0]))
             }
             Some(order) => {
                 return Err(reason!(
@@ -109,7 +105,7 @@ impl Head {
             shape: shape.index,
             wide_shape,
             zeros,
-            order,
+            order: order.map(|(i, name, n)| (i, name.into(), n)),
             bits,
             group_size: weights.and_then(|w| w.group_size),
         })
@@ -155,7 +151,7 @@ fn check_zeros(
     granularity: Granularity,
 ) -> std::result::Result<ZeroPart, Reason> {
     let tensor = zeros.index;
-    let shape = &*zeros.tensor.shape;
+    let shape = zeros.tensor.shape;
     match (zeros.tensor.dtype.known(), granularity, shape) {
         (Some(Dtype::I32), Granularity::Groups(groups), &[rows, columns]) if columns == groups => {
             Ok(ZeroPart {

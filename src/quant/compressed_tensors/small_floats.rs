@@ -36,7 +36,7 @@ pub(super) fn recognize(anchor: &Anchor) -> Recognized {
 }
 
 fn read(anchor: &Anchor) -> std::result::Result<Layer, Reason> {
-    let &[rows, width] = &*anchor.tensor.shape else {
+    let &[rows, width] = anchor.tensor.shape else {
         return Err(reason!(
             "weight_packed has shape {:?}, needs two dimensions",
             anchor.tensor.shape
@@ -45,7 +45,7 @@ fn read(anchor: &Anchor) -> std::result::Result<Layer, Reason> {
     let scale = anchor
         .sibling("weight_scale")
         .ok_or("weight_scale is missing")?;
-    let &[scale_rows, groups] = &*scale.tensor.shape else {
+    let &[scale_rows, groups] = scale.tensor.shape else {
         return Err(reason!(
             "weight_scale has shape {:?}, needs two dimensions, [{rows}, groups]",
             scale.tensor.shape

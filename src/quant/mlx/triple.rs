@@ -4,20 +4,20 @@ use std::sync::Arc;
 
 use super::config::{Mode, Settings};
 use super::kernel::GroupKernel;
-use crate::catalog::StoredTensor;
+use crate::catalog::TensorRef;
 use crate::dtype::{Dtype, numel};
 use crate::quant::{Component, Join, Layer};
 use crate::reason::{Reason, reason};
 
 /// A stored tensor and its index in the catalog.
-pub(super) type Sibling<'a> = Option<(u32, &'a StoredTensor)>;
+pub(super) type Sibling<'a> = Option<(u32, TensorRef<'a>)>;
 
 /// Words and what stands beside them, whatever that is.
 pub(super) struct Triple<'a> {
     /// The module path, with its last dot; empty for a layer saved by itself.
     pub(super) path: &'a str,
     /// `X.weight`: U32.
-    pub(super) words: (u32, &'a StoredTensor),
+    pub(super) words: (u32, TensorRef<'a>),
     /// `X.scales`.
     pub(super) scales: Sibling<'a>,
     /// `X.biases`.
@@ -65,7 +65,7 @@ impl Triple<'_> {
     /// What is missing or does not fit, as a reason for a person.
     pub(super) fn shapes(&self) -> Result<Shapes, Reason> {
         let (float, scales) = self.dtypes()?;
-        let (words, shape) = (&*self.words.1.shape, &*scales.shape);
+        let (words, shape) = (self.words.1.shape, scales.shape);
         let ([lead @ .., w], [scales_lead @ .., groups]) = (words, shape) else {
             return Err(reason!(
                 "weight {words:?} and scales {shape:?}: at least two dimensions are due"
@@ -99,7 +99,7 @@ impl Triple<'_> {
     }
 
     /// Whether the scales are floats (then with float biases), and the scales.
-    fn dtypes(&self) -> Result<(bool, &StoredTensor), Reason> {
+    fn dtypes(&self) -> Result<(bool, TensorRef<'_>), Reason> {
         let path = self.path;
         let missing = |what: &str| reason!("{path}{what} is missing");
         let (_, scales) = self.scales.ok_or_else(|| missing("scales"))?;
@@ -145,7 +145,7 @@ impl Triple<'_> {
         }
         // r = b·g divides the row's bits, so K is whole groups.
         let k = row_bits / u64::from(bits);
-        let mut shape = self.words.1.shape.clone();
+        let mut shape = Box::<[u64]>::from(self.words.1.shape);
         if let Some(last) = shape.last_mut() {
             *last = k;
         }
@@ -201,7 +201,7 @@ impl Triple<'_> {
     }
 }
 
-fn is_float(tensor: &StoredTensor) -> bool {
+fn is_float(tensor: TensorRef<'_>) -> bool {
     let floats = [Dtype::F16, Dtype::BF16, Dtype::F32];
     floats.into_iter().any(|dtype| tensor.dtype.is(dtype))
 }

@@ -6,7 +6,7 @@ use super::config::{Config, Stored};
 use super::geometry::{Geometry, GroupIndex, Packing};
 use super::groups::is_integer;
 use super::shapes::{Parts, Shape, Tensor};
-use crate::catalog::{Catalog, StoredTensor};
+use crate::catalog::{Catalog, TensorRef};
 use crate::dtype::Dtype;
 use crate::quant::module::{Module, elsewhere};
 use crate::quant::parts::check_inputs;
@@ -27,11 +27,11 @@ pub(super) struct PackedLinearRecognizer<'a> {
 }
 
 impl Recognizer for PackedLinearRecognizer<'_> {
-    fn recognize(&self, index: u32, tensor: &StoredTensor) -> Option<Recognized> {
-        if let Some(module) = Module::of(self.catalog, &tensor.name, WORDS) {
+    fn recognize(&self, index: u32, tensor: TensorRef<'_>) -> Option<Recognized> {
+        if let Some(module) = Module::of(self.catalog, tensor.name, WORDS) {
             return Some(self.packed(index, tensor, module));
         }
-        let module = Module::of(self.catalog, &tensor.name, MARLIN)?;
+        let module = Module::of(self.catalog, tensor.name, MARLIN)?;
         self.marlin(index, tensor, module)
     }
 }
@@ -41,7 +41,7 @@ impl<'a> PackedLinearRecognizer<'a> {
     pub fn open(catalog: &'a Catalog) -> Option<PackedLinearRecognizer<'a>> {
         let any = |suffix| {
             let mut tensors = catalog.tensors.iter();
-            tensors.any(|t| Module::of(catalog, &t.name, suffix).is_some())
+            tensors.any(|t| Module::of(catalog, t.name, suffix).is_some())
         };
         (any(WORDS) || any(MARLIN)).then(|| PackedLinearRecognizer {
             catalog,
@@ -71,7 +71,7 @@ impl<'a> PackedLinearRecognizer<'a> {
     }
 
     /// The layer whose `qweight` is `words`.
-    fn packed(&self, index: u32, words: &'a StoredTensor, module: Module<'a>) -> Recognized {
+    fn packed(&self, index: u32, words: TensorRef<'a>, module: Module<'a>) -> Recognized {
         let siblings = ["scales", "qzeros", "g_idx"].map(|last| module.get(last));
         let found = self.layer((index, words), module, siblings);
         let (method, parameters, outcome) = match found {
@@ -149,9 +149,9 @@ impl<'a> PackedLinearRecognizer<'a> {
         }
         match tensor.dtype.known().filter(|d| is_integer(*d)) {
             Some(dtype) if *tensor.shape == [shape.k] => {
-                check_inputs(&tensor.name, shape.k)?;
+                check_inputs(tensor.name, shape.k)?;
                 Ok(Some(GroupIndex {
-                    name: tensor.name.clone(),
+                    name: tensor.name.into(),
                     dtype,
                 }))
             }
@@ -220,11 +220,11 @@ impl<'a> PackedLinearRecognizer<'a> {
     }
 
     /// A layer in GPTQ's `marlin` format: `X.B` I32 `[K/16, 2N]` and `X.s` `[G, N]`.
-    fn marlin(&self, index: u32, words: &StoredTensor, module: Module<'a>) -> Option<Recognized> {
+    fn marlin(&self, index: u32, words: TensorRef<'_>, module: Module<'a>) -> Option<Recognized> {
         let (scales, tensor) = module.get("s")?;
         let says_so =
             matches!(&self.config.stored, Stored::Refused { method, .. } if *method == "marlin");
-        let fits = matches!((&*words.shape, &*tensor.shape), (&[_, w], &[_, n]) if Some(w) == n.checked_mul(2))
+        let fits = matches!((words.shape, tensor.shape), (&[_, w], &[_, n]) if Some(w) == n.checked_mul(2))
             && tensor.dtype.known().is_some_and(Dtype::is_plain_float);
         if !words.dtype.is(Dtype::I32) || !(says_so || fits) {
             return None;

@@ -5,12 +5,12 @@ use super::config::{Config, Stored};
 use super::geometry::Packing;
 use super::groups::is_integer;
 use super::{awq, gptq};
-use crate::catalog::StoredTensor;
+use crate::catalog::TensorRef;
 use crate::dtype::Dtype;
 use crate::reason::{Reason, reason};
 
 /// A stored tensor and its index in the catalog.
-pub(super) type Tensor<'a> = (u32, &'a StoredTensor);
+pub(super) type Tensor<'a> = (u32, TensorRef<'a>);
 
 /// A layer's stored tensors.
 pub(super) struct Parts<'a> {
@@ -38,7 +38,7 @@ impl Parts<'_> {
     /// Why they are neither, with the dtypes or shapes.
     pub fn fit(&self, config: &Config) -> Result<Shape, Reason> {
         self.check_dtypes()?;
-        let matrix = |t: Tensor<'_>| <[u64; 2]>::try_from(&*t.1.shape).ok();
+        let matrix = |t: Tensor<'_>| <[u64; 2]>::try_from(t.1.shape).ok();
         let fail = |why: String| Err(reason!("{}: {why}", self.shapes()));
         let (Some(words), Some(zeros), Some([groups, n])) =
             (matrix(self.words), matrix(self.zeros), matrix(self.scales))
