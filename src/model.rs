@@ -4,7 +4,7 @@
 //! Opening makes a list of names and of *recipes* for the synthetic ones; what a tensor is, and
 //! whether a synthetic one exists at all, is worked out when it is first asked for and remembered.
 //! Nothing is read for that but headers, save for the formats that keep a shape in tensor data
-//! ([`crate::quant::Facts`]).
+//! ([`crate::quant::DeferredShape`]).
 
 use std::collections::HashMap;
 use std::sync::atomic::AtomicBool;
@@ -96,7 +96,7 @@ impl Model {
         }
         let has_facts = recognized
             .iter()
-            .any(|r| matches!(r.outcome, Outcome::Facts(_)));
+            .any(|r| matches!(r.outcome, Outcome::Deferred(_)));
         let mut entries: Vec<Entry> = catalog
             .tensors
             .iter()

@@ -39,7 +39,8 @@ impl Model {
         self.is_stored(id)
             && self.layer_of(id).is_none_or(|l| {
                 let slot = &self.layers[l as usize];
-                slot.resolved.is_certain() || !matches!(slot.recognized.outcome, Outcome::Facts(_))
+                slot.resolved.is_certain()
+                    || !matches!(slot.recognized.outcome, Outcome::Deferred(_))
             })
     }
 

@@ -39,11 +39,11 @@ pub struct PackedLinear;
 
 impl Format for PackedLinear {
     fn open<'a>(&self, opened: &'a Opened<'a>) -> Option<Box<dyn Recognizer + 'a>> {
-        Some(Box::new(PackedLinearRecognizer::open(opened.catalog)?))
+        Some(Box::new(PackedLinearRecognizer::open(opened.listing)?))
     }
 
     fn remarks(&self, opened: &Opened<'_>) -> Vec<String> {
-        let ours = PackedLinearRecognizer::open(opened.catalog);
+        let ours = PackedLinearRecognizer::open(opened.listing);
         ours.and_then(|r| r.overruled()).into_iter().collect()
     }
 
