@@ -45,6 +45,8 @@ pub(crate) mod simd;
 mod stacked;
 #[cfg(test)]
 pub(crate) mod testing;
+#[cfg(test)]
+mod tests;
 
 /// Every format, in the order in which they are asked. The first that recognizes an anchor has it.
 pub const FORMATS: &[&dyn Format] = &[
