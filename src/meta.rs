@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use serde_json::{Map, Value, json};
 
+use crate::layout::TensorFile;
 use crate::model::{Join, Model, Origin, Tensor, TensorId};
 use crate::quant::Target;
 
@@ -13,25 +14,10 @@ pub fn meta_json(model: &Model, id: TensorId) -> Vec<u8> {
         return Vec::new();
     };
     let mut views = Map::new();
-    views.insert(
-        "raw".into(),
-        json!({"dtype": tensor.dtype.name(), "shape": tensor.shape, "nbytes": tensor.nbytes}),
-    );
-    if let Some(values) = &tensor.values {
-        views.insert(
-            "f32".into(),
-            json!({"dtype": "F32", "shape": values.shape, "nbytes": tensor.f32_len(), "exact": values.exact}),
-        );
-    }
-    if let Some(npy) = model.npy_kind(id) {
-        let body = match npy.of_values {
-            true => tensor.f32_len().unwrap_or(0),
-            false => tensor.nbytes,
-        };
-        views.insert(
-            "npy".into(),
-            json!({"descr": npy.descr, "shape": npy.shape, "nbytes": npy.len(body)}),
-        );
+    for row in TensorFile::all() {
+        if let Some(view) = (row.describe)(model, id, tensor) {
+            views.insert(row.view_name.into(), view);
+        }
     }
     let mut meta = json!({
         "name": &**model.name(id),

@@ -19,7 +19,7 @@ mod facts;
 mod file_names;
 mod fuse;
 mod joined;
-mod known;
+mod lazy;
 mod make;
 mod rules;
 mod same;
@@ -31,7 +31,7 @@ pub use rules::{FUSED, FusedRule, STACKED, StackedRule};
 pub use tensor::{Join, JoinOf, Origin, Part, Tensor, Values};
 
 use facts::LISTING_THREADS;
-use known::{Answer, Known};
+use lazy::{Answer, Lazy};
 
 /// Identifies a tensor of a [`Model`]: stored ones first, by their index in the catalog, then the
 /// names that synthetic ones might have. The same at every mount of the same files.
@@ -55,12 +55,12 @@ struct Entry {
     name: Arc<str>,
     /// Ways to make it, best first. Empty for a stored tensor.
     recipes: Vec<candidates::Recipe>,
-    tensor: Known<Arc<Tensor>>,
+    tensor: Lazy<Arc<Tensor>>,
 }
 
 struct LayerSlot {
     recognized: Recognized,
-    resolved: Known<Layer>,
+    resolved: Lazy<Layer>,
 }
 
 /// All tensors of a model directory.
@@ -120,7 +120,7 @@ impl Model {
                 .into_iter()
                 .map(|recognized| LayerSlot {
                     recognized,
-                    resolved: Known::new(),
+                    resolved: Lazy::new(),
                 })
                 .collect(),
             layer_of,
@@ -335,7 +335,7 @@ impl Entry {
         Entry {
             name,
             recipes,
-            tensor: Known::new(),
+            tensor: Lazy::new(),
         }
     }
 }

@@ -2,13 +2,14 @@
 
 use std::sync::Arc;
 
-use super::Fs;
+use super::{Answer, Fs};
 use crate::dtype::{Dtype, ElementType};
 use crate::error::Result;
 use crate::gpu::{Arena, Caller, Key, Member, Part, Reply, Sources, Target};
 use crate::ioctl;
-use crate::layout::{Node, Top};
+use crate::layout::{Node, TensorFile, Top};
 use crate::model::{Origin, TensorId};
+use crate::patience;
 use crate::view::{SharedView, StoredBytes};
 
 impl Fs {
@@ -22,18 +23,43 @@ impl Fs {
         input: &[u8],
         uid: u32,
         reply: Reply,
-    ) {
-        let node = Node::from_ino(ino).filter(|&n| self.layout.exists(n));
+    ) -> Answer<()> {
+        let caller = Caller { uid, fh };
+        match Answer::of(self, move |fs| fs.target_of_ioctl(ino, fh, code)) {
+            Answer::Ready(target) => {
+                self.gpu_ioctl(code, input, target, caller, reply);
+                Answer::Ready(())
+            }
+            Answer::Wait(work) => {
+                let input = input.to_vec();
+                Answer::Wait(Box::new(move |fs| {
+                    fs.gpu_ioctl(code, &input, work(fs), caller, reply);
+                }))
+            }
+        }
+    }
+
+    fn target_of_ioctl(&self, ino: u64, fh: Option<u64>, code: u32) -> Result<Option<Target>> {
         let about_it = matches!(code, ioctl::UPLOAD | ioctl::QUERY | ioctl::RELEASE);
-        let target = match node.filter(|_| about_it) {
-            Some(node) => self.target(node, fh).map_err(|e| {
-                log::warn!("{}", crate::text::printable(&e.to_string()));
-                e.errno()
-            }),
-            None => Ok(None),
-        };
-        self.gpu
-            .ioctl(code, input, target, Caller { uid, fh }, reply);
+        match Node::from_ino(ino).filter(|_| about_it) {
+            Some(node) if self.layout.exists(node) => self.target(node, fh),
+            _ => Ok(None),
+        }
+    }
+
+    fn gpu_ioctl(
+        &self,
+        code: u32,
+        input: &[u8],
+        target: Result<Option<Target>>,
+        caller: Caller,
+        reply: Reply,
+    ) {
+        let target = target.map_err(|e| {
+            log::warn!("{}", crate::text::printable(&e.to_string()));
+            e.errno()
+        });
+        self.gpu.ioctl(code, input, target, caller, reply);
     }
 
     /// Ends all GPU use, before the mount is detached: whoever waits for an upload is answered, and
@@ -42,22 +68,18 @@ impl Fs {
         self.gpu.stop();
     }
 
-    /// Whether [`Fs::ioctl`] may have to wait for the disk, or compute for long.
-    pub fn ioctl_may_wait(&self, ino: u64) -> bool {
-        match Node::from_ino(ino) {
-            Some(Node::Top(Top::Tensors)) => self.arena.get().is_none(),
-            _ => self.open_may_wait(ino),
-        }
-    }
-
     /// What there is to upload of a node. `None` for all that is no tensor data.
     fn target(&self, node: Node, fh: Option<u64>) -> Result<Option<Target>> {
         Ok(match node {
-            Node::Top(Top::Tensors) => Some(Target::model(node.ino(), self.arena())),
+            Node::Top(Top::Tensors) => Some(Target::model(node.ino(), self.arena()?)),
             Node::TensorDir(id) => self.raw_target(id, None)?,
-            Node::Raw(id) => self.raw_target(id, self.opened(node, fh))?,
-            Node::F32(id) => self.values_target(id, self.opened(node, fh))?,
-            Node::Npy(id) => self.npy_target(id)?,
+            Node::TensorFile(TensorFile::Raw, id) => {
+                self.raw_target(id, self.opened(node, fh))?
+            }
+            Node::TensorFile(TensorFile::F32, id) => {
+                self.values_target(id, self.opened(node, fh))?
+            }
+            Node::TensorFile(TensorFile::Npy, id) => self.npy_target(id)?,
             Node::Export(_) => {
                 let view = match self.opened(node, fh) {
                     Some(view) => view,
@@ -85,7 +107,7 @@ impl Fs {
         if let Origin::Tied(of) = tensor.origin {
             return self.raw_target(of, None);
         }
-        let node = Node::Raw(id);
+        let node = Node::TensorFile(TensorFile::Raw, id);
         let view = match view {
             Some(view) => view,
             None => model.raw(id)?,
@@ -123,7 +145,7 @@ impl Fs {
         let (Some(view), Some(values)) = (view, &tensor.values) else {
             return Ok(None);
         };
-        let (node, sources) = (Node::F32(id), self.sources(id));
+        let (node, sources) = (Node::TensorFile(TensorFile::F32, id), self.sources(id));
         Ok(Some(self.of_elements(
             node,
             Part::F32,
@@ -147,7 +169,7 @@ impl Fs {
         let (Some(view), Some(dtype)) = (view, dtype) else {
             return Ok(None);
         };
-        let (node, sources) = (Node::Npy(id), self.sources(id));
+        let (node, sources) = (Node::TensorFile(TensorFile::Npy, id), self.sources(id));
         Ok(Some(self.of_elements(
             node,
             Part::Npy,
@@ -198,16 +220,19 @@ impl Fs {
         files.cloned().collect()
     }
 
-    fn arena(&self) -> &Arc<Arena> {
-        self.arena.get_or_init(|| {
+    fn arena(&self) -> Result<&Arc<Arena>> {
+        if self.arena.get().is_none() {
+            patience::take_long()?;
+        }
+        Ok(self.arena.get_or_init(|| {
             let catalog = &self.layout.model.catalog;
             Arc::new(Arena::new(catalog.tensors.iter().zip(0..).map(
                 |(tensor, id)| Member {
-                    ino: Node::Raw(id).ino(),
+                    ino: Node::TensorFile(TensorFile::Raw, id).ino(),
                     view: Arc::new(StoredBytes(catalog.extent(tensor))),
                     file: catalog.files[tensor.file as usize].clone(),
                 },
             )))
-        })
+        }))
     }
 }

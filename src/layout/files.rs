@@ -79,7 +79,7 @@ impl Layout {
     pub fn source_changed(&self, node: Node) -> bool {
         let catalog = &self.model.catalog;
         match node {
-            Node::Raw(id) | Node::F32(id) | Node::Npy(id) | Node::Preview(id) => {
+            Node::TensorFile(file, id) if file.row().reads_sources => {
                 let mut files = Vec::new();
                 self.model.source_files(id, &mut files);
                 files.sort_unstable();
@@ -87,7 +87,7 @@ impl Layout {
                 files.iter().any(|&f| catalog.files[f as usize].changed())
             }
             Node::Export(_) => catalog.files.iter().any(|f| f.changed()),
-            Node::File(i) => self.other_file(i).is_some_and(|f| f.changed()),
+            Node::Other(i) => self.other_file(i).is_some_and(|f| f.changed()),
             // Made of headers, which are in memory.
             _ => false,
         }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::candidates::Recipe;
-use super::known::Answer;
+use super::lazy::Answer;
 use super::tensor::f32_bytes;
 use super::{Model, Origin, Tensor, TensorId, Values};
 use crate::dtype::Dtype;
