@@ -3,6 +3,7 @@
 use std::sync::OnceLock;
 
 use crate::error::{Error, Result};
+use crate::patience;
 use crate::view::{SharedView, View};
 
 /// The first of several views, once all are known to hold the same bytes. Compared on first read.
@@ -26,6 +27,7 @@ impl Same {
         if let Some(&known) = self.equal.get() {
             return Ok(known);
         }
+        patience::take_long()?;
         let mut equal = true;
         let (mut a, mut b) = (vec![0u8; 64 << 10], vec![0u8; 64 << 10]);
         for other in &self.parts[1..] {

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::catalog::{Catalog, OpenOptions};
 use crate::dtype::Dtype;
-use crate::layout::{Layout, Node, Top};
+use crate::layout::{Layout, Node, TensorFile, Top};
 use crate::model::{Model, ModelOptions};
 use crate::quant::testing::{Stored, TestModel, assert_values, random, random_bytes, same, stored};
 use crate::reason::Missing;
@@ -541,11 +541,11 @@ fn a_state_that_cannot_be_read_is_asked_for_again() {
             model.find("qkv_proj.weight").err().unwrap().errno(),
             libc::EIO
         );
-        assert!(layout.try_exists(Node::Raw(weight)).unwrap());
+        assert!(layout.try_exists(Node::TensorFile(TensorFile::Raw, weight)).unwrap());
         for node in [
-            Node::F32(weight),
-            Node::Npy(weight),
-            Node::Meta(weight),
+            Node::TensorFile(TensorFile::F32, weight),
+            Node::TensorFile(TensorFile::Npy, weight),
+            Node::TensorFile(TensorFile::Meta, weight),
             Node::TensorDir(fused),
             Node::Top(Top::ModelJson),
         ] {
@@ -558,8 +558,8 @@ fn a_state_that_cannot_be_read_is_asked_for_again() {
     }
     std::fs::write(&path, whole).unwrap();
     for node in [
-        Node::F32(weight),
-        Node::Npy(weight),
+        Node::TensorFile(TensorFile::F32, weight),
+        Node::TensorFile(TensorFile::Npy, weight),
         Node::TensorDir(fused),
         Node::Top(Top::ModelJson),
     ] {
