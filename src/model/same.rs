@@ -62,3 +62,26 @@ impl View for Same {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::patience::{Patience, attempt, with};
+    use crate::view::Bytes;
+
+    #[test]
+    fn parts_are_not_compared_on_a_request_thread() {
+        let part = |bytes: &[u8]| Arc::new(Bytes(bytes.into())) as SharedView;
+        let read = |same: &Same| same.read_at(1, &mut [0; 2]).map_err(|e| e.errno());
+        let impatient = |same: &Same| with(Patience::Sources, || attempt(|| read(same)).1);
+        let same = Same::new("a".into(), vec![part(b"123"), part(b"123")]);
+        assert!(impatient(&same));
+        assert_eq!(read(&same), Ok(()));
+        assert!(!impatient(&same));
+        let other = Same::new("b".into(), vec![part(b"123"), part(b"124")]);
+        assert!(impatient(&other));
+        assert_eq!(read(&other), Err(libc::EIO));
+    }
+}
