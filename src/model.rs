@@ -4,7 +4,7 @@
 //! Opening lists the names that there are and might be. What a synthetic tensor is, and whether it
 //! exists at all, is resolved when it is first asked for, and remembered. Nothing is read for that
 //! but headers, except for the formats that keep a shape in tensor data
-//! ([`crate::quant::Facts`]).
+//! ([`crate::quant::DeferredShape`]).
 
 use std::sync::OnceLock;
 use std::sync::atomic::AtomicBool;
@@ -98,7 +98,7 @@ impl Model {
     fn assemble(catalog: Catalog, recognized: Vec<Recognized>, candidates: Candidates) -> Model {
         let has_facts = recognized
             .iter()
-            .any(|r| matches!(r.outcome, Outcome::Facts(_)));
+            .any(|r| matches!(r.outcome, Outcome::Deferred(_)));
         Model {
             layer_of: layers_of(&catalog, &recognized),
             slots: candidates.names.iter().map(|_| Slot::default()).collect(),
@@ -211,20 +211,25 @@ impl Model {
         }
         let method = self.recognized(self.layer_of_anchor(id)?).method;
         let why = self.stored(id).1?;
-        Some(why.reason().within(format_args!("{method} layer cannot be decoded")))
+        Some(
+            why.reason()
+                .within(format_args!("{method} layer cannot be decoded")),
+        )
     }
 
     /// Whether what [`Model::tensor`] last answered stays so.
     pub fn is_settled(&self, id: TensorId) -> bool {
         match self.is_stored(id) {
-            true => self.layer_of_anchor(id).is_none_or(|l| self.is_layer_settled(l)),
+            true => self
+                .layer_of_anchor(id)
+                .is_none_or(|l| self.is_layer_settled(l)),
             false => self.slots[self.synthetic_index(id)].is_certain(),
         }
     }
 
     fn is_layer_settled(&self, index: u32) -> bool {
         let slot = &self.layers[index as usize];
-        !matches!(slot.recognized.outcome, Outcome::Facts(_)) || slot.resolved.is_certain()
+        !matches!(slot.recognized.outcome, Outcome::Deferred(_)) || slot.resolved.is_certain()
     }
 
     /// The tensor, if all that it depends on could be read.
@@ -255,7 +260,9 @@ impl Model {
             return Ok(self.stored(id).0);
         }
         let made = self.synthetic(id).map_err(|why| match why {
-            Missing::Reason(why) => Error::NotFound(format!("no tensor '{}': {why}", self.name(id))),
+            Missing::Reason(why) => {
+                Error::NotFound(format!("no tensor '{}': {why}", self.name(id)))
+            }
             Missing::Unread(why) => Error::other(libc::EIO, format!("'{}': {why}", self.name(id))),
         })?;
         Ok(made.tensor())
@@ -308,7 +315,7 @@ impl Model {
         match &self.recognized(index).outcome {
             Outcome::Layer(layer) => Ok(layer),
             Outcome::Damaged(why) => Err(why.clone().into()),
-            Outcome::Facts(_) => {
+            Outcome::Deferred(_) => {
                 let Answer { answer, certain } = self.layer_answer(index);
                 answer.map_err(|why| match certain {
                     true => Missing::Reason(why.into()),

@@ -122,7 +122,9 @@ fn check_shared_index(model: &Model, id: TensorId, groups: &[Expr]) -> Vec<Probl
             crate::Error::Data { problem, .. } => problem,
             other => other.to_string(),
         };
-        let first = groups.get(group).and_then(|g| g.operands().first()?.alias());
+        let first = groups
+            .get(group)
+            .and_then(|g| g.operands().first()?.alias());
         let file = first.map_or("", |part| file_of(model, part));
         let what = match groups.len() {
             1 => what,

@@ -73,9 +73,7 @@ impl Fs {
         Ok(match node {
             Node::Top(Top::Tensors) => Some(Target::model(node.ino(), self.arena()?)),
             Node::TensorDir(id) => self.raw_target(id, None)?,
-            Node::TensorFile(TensorFile::Raw, id) => {
-                self.raw_target(id, self.opened(node, fh))?
-            }
+            Node::TensorFile(TensorFile::Raw, id) => self.raw_target(id, self.opened(node, fh))?,
             Node::TensorFile(TensorFile::F32, id) => {
                 self.values_target(id, self.opened(node, fh))?
             }
@@ -163,7 +161,9 @@ impl Fs {
     fn array_target(&self, node: Node, part: Part, array: Array, expr: &Expr) -> Target {
         let model = &self.layout.model;
         let files = model.files_of(expr);
-        let sources = files.iter().map(|&f| model.catalog.files[f as usize].clone());
+        let sources = files
+            .iter()
+            .map(|&f| model.catalog.files[f as usize].clone());
         let target = self.bytes_target(node, part, array.bytes, sources.collect());
         match array.dtype.is_unknown() {
             true => target,

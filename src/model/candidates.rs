@@ -1,7 +1,7 @@
 //! Which synthetic names a model might have: one pass over its names.
 
-use std::collections::{HashMap, HashSet};
 use std::collections::hash_map::Entry;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use super::rules::{FUSED, FusedRule, STACKED, StackedRule};

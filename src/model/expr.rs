@@ -76,9 +76,7 @@ impl Expr {
                 into.push(id);
                 true
             }
-            None => {
-                self.is_joined() && self.operands().iter().all(|e| e.collect_parts(into))
-            }
+            None => self.is_joined() && self.operands().iter().all(|e| e.collect_parts(into)),
         }
     }
 }

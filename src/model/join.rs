@@ -173,7 +173,8 @@ impl Model {
         if let Some(other) = layers.iter().find(|l| l.compatible != first.compatible) {
             return Err(reason!(
                 "parts are stored differently ({} and {})",
-                first.compatible, other.compatible
+                first.compatible,
+                other.compatible
             ));
         }
         let per_group = groups[0].len();

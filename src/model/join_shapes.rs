@@ -44,13 +44,7 @@ impl Joined {
     }
 
     /// The join as an expression.
-    pub fn expr(
-        &self,
-        groups: &[Vec<TensorId>],
-        axis: usize,
-        face: Face,
-        stacked: bool,
-    ) -> Expr {
+    pub fn expr(&self, groups: &[Vec<TensorId>], axis: usize, face: Face, stacked: bool) -> Expr {
         let parts = |ids: &[TensorId]| -> Vec<Expr> { ids.iter().map(|&id| face.of(id)).collect() };
         let same = |ids: &Vec<TensorId>| Expr::Same(parts(ids).into());
         let (parts, group): (Box<[Expr]>, usize) = match face {

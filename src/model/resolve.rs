@@ -167,7 +167,7 @@ mod tests {
     fn model(definitions: &[(&str, &[&str])]) -> Model {
         let stored = [stored("a", crate::dtype::Dtype::F32, &[1], &[0; 4])];
         let model = TestModel::safetensors(&stored, serde_json::Value::Null);
-        let catalog = model.open();
+        let catalog = model.catalog;
         let candidates = definitions.iter().flat_map(|(name, of)| {
             of.iter().map(|of| {
                 let embedding = Ok(Arc::from(*of));
