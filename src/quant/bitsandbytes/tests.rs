@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::catalog::{Catalog, OpenOptions};
 use crate::dtype::Dtype;
-use crate::layout::{Layout, Node, Top};
+use crate::layout::{Layout, Node, TensorFile, Top};
 use crate::model::{Model, ModelOptions};
 use crate::quant::testing::{Stored, TestModel, assert_values, random, random_bytes, same, stored};
 use crate::reason::Missing;

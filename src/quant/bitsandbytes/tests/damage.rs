@@ -200,17 +200,21 @@ fn a_state_that_cannot_be_read_is_asked_for_again() {
     for _ in 0..2 {
         let tensor = model.tensor(weight).unwrap();
         assert!(tensor.values.is_none());
-        assert!(tensor.remark.as_ref().unwrap().contains("truncated"));
+        assert!(model.remark(weight).unwrap().contains("truncated"));
         assert!(!model.is_settled(weight) && !model.is_settled(fused));
         assert_eq!(
             model.find("qkv_proj.weight").err().unwrap().errno(),
             libc::EIO
         );
-        assert!(layout.try_exists(Node::Raw(weight)).unwrap());
+        assert!(
+            layout
+                .try_exists(Node::TensorFile(TensorFile::Raw, weight))
+                .unwrap()
+        );
         for node in [
-            Node::F32(weight),
-            Node::Npy(weight),
-            Node::Meta(weight),
+            Node::TensorFile(TensorFile::F32, weight),
+            Node::TensorFile(TensorFile::Npy, weight),
+            Node::TensorFile(TensorFile::Meta, weight),
             Node::TensorDir(fused),
             Node::Top(Top::ModelJson),
         ] {
@@ -223,8 +227,8 @@ fn a_state_that_cannot_be_read_is_asked_for_again() {
     }
     std::fs::write(&path, whole).unwrap();
     for node in [
-        Node::F32(weight),
-        Node::Npy(weight),
+        Node::TensorFile(TensorFile::F32, weight),
+        Node::TensorFile(TensorFile::Npy, weight),
         Node::TensorDir(fused),
         Node::Top(Top::ModelJson),
     ] {
