@@ -151,8 +151,11 @@ pub struct Block {
     /// The GPU ABI's number.
     pub abi: u32,
     /// Decodes whole blocks: as many as the values have room for. `None`: the type has no values.
-    pub decode: Option<fn(&[u8], &mut [f32])>,
+    pub decode: Option<DecodeBlocks>,
 }
+
+/// Decodes whole blocks into as many values as they hold.
+pub type DecodeBlocks = fn(&[u8], &mut [f32]);
 
 impl PartialEq for Block {
     fn eq(&self, other: &Block) -> bool {
