@@ -257,6 +257,18 @@ impl ElementType {
         }
     }
 
+    /// Whether its values are floats, and not integers that may be indexes.
+    pub fn is_float(&self) -> bool {
+        match self {
+            ElementType::Known(d) => {
+                let small = [Dtype::F4, Dtype::F6_E2M3, Dtype::F6_E3M2];
+                d.is_plain_float() || d.is_f8() || small.contains(d)
+            }
+            ElementType::Block(_) => self.has_f32(),
+            ElementType::Other(_) => false,
+        }
+    }
+
     /// Whether every value exists in binary32, so that no `f32` is ever rounded.
     pub fn exact_in_f32(&self) -> bool {
         match self {
