@@ -2,39 +2,37 @@
 //! from headers and JSON files alone, and validated: every extent lies inside its file.
 
 use std::collections::{BTreeSet, HashMap};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use crate::dtype::{ElementType, numel};
-use crate::error::{Error, Result};
-use source::Source;
+use crate::error::{Error, Location, Result};
+use container::Parts;
+use findings::Findings;
+use row::{Row, RowBytes};
 
-mod check;
-mod config;
-mod impostor;
-mod manifest;
-mod mapped_file;
-mod numbered;
+mod configuration;
+mod container;
+mod findings;
 mod order;
-mod regular_file;
-mod safetensors;
-mod shards;
-mod small_file;
-mod source;
-mod weight_map;
+mod row;
+mod store;
 
-pub use check::{Problem, check};
-pub use config::{Configs, Unused};
-pub use mapped_file::{MappedSlice, SourceFile, Stat};
+pub use configuration::{Configuration, Unused};
+pub(crate) use container::METADATA;
+pub use container::{HeaderProblem, check_header};
+pub use findings::{Problem, check};
 pub use order::natural;
-pub(crate) use safetensors::METADATA;
-pub use safetensors::{HeaderProblem, check_header};
+pub use row::ManifestBits;
+pub use store::{Entry, EntryKind, FileState, LocalFile, Object, Piece, Source, Stat, Store};
+#[cfg(test)]
+pub(crate) use store::{MemoryObject, MemoryStore};
 
 /// A range of bytes of a file.
 #[derive(Clone)]
 pub struct Extent {
     /// The file.
-    pub file: Arc<SourceFile>,
+    pub file: Arc<dyn Object>,
     /// First byte, counted from the start of the file.
     pub offset: u64,
     /// Length in bytes.
@@ -60,39 +58,10 @@ pub struct StoredTensor {
     pub bits: Option<ManifestBits>,
 }
 
-/// What a manifest says of a tensor's packed width.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct ManifestBits {
-    /// Bits per packed value; 0 for a tensor that packs nothing.
-    pub bits: u32,
-    /// Whether the tensor's own entry tells it, by `bits` or by a shape that counts the values (else
-    /// it is a default).
-    pub explicit: bool,
-}
-
 impl StoredTensor {
     /// Number of elements as the header counts them.
     pub fn numel(&self) -> u64 {
         numel(&self.shape).unwrap_or(0)
-    }
-}
-
-/// How the weights are stored.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Format {
-    /// One or more safetensors files.
-    Safetensors,
-    /// A `.bin` and its JSON manifest.
-    Manifest,
-}
-
-impl Format {
-    /// The name in `model.json`.
-    pub fn name(self) -> &'static str {
-        match self {
-            Format::Safetensors => "safetensors",
-            Format::Manifest => "manifest",
-        }
     }
 }
 
@@ -105,22 +74,22 @@ pub struct OpenOptions {
 
 /// All stored tensors of a model, validated.
 pub struct Catalog {
-    /// The model directory, absolute.
-    pub dir: PathBuf,
-    /// What was asked for (directory or file), absolute: the mount's source.
-    pub model: PathBuf,
-    /// How the weights are stored.
-    pub format: Format,
+    /// The model directory.
+    pub store: Arc<dyn Store>,
+    /// What was asked for (directory or file): the mount's source.
+    pub model: Location,
+    /// How the weights are stored, by the name in `model.json`.
+    pub format: &'static str,
     /// The weight files, in natural order of their names.
-    pub files: Vec<Arc<SourceFile>>,
+    pub files: Vec<Arc<dyn Object>>,
     /// The tensors, in natural order of their names.
     pub tensors: Vec<StoredTensor>,
     /// Names that an index promises but no file at hand holds (only with `allow_missing`).
     pub absent: BTreeSet<Arc<str>>,
     /// `__metadata__` of the shards (the first that has a key wins), or a manifest's other keys.
     pub metadata: serde_json::Map<String, serde_json::Value>,
-    /// The config files beside the weights.
-    pub configs: Configs,
+    /// The model's configuration.
+    pub configs: Configuration,
     /// Files of the directory that are weights, index or manifest: not shown under `files/`.
     pub weight_files: Vec<String>,
     /// Opened as one shard by its own path: nothing may be inferred from what is not in it.
@@ -138,22 +107,17 @@ impl Catalog {
     /// # Errors
     /// Whatever is wrong with the model, naming the file, the tensor and the numbers.
     pub fn open(model: &Path, options: OpenOptions) -> Result<Catalog> {
-        let model = source::absolute(model)?;
-        match Source::find(&model)? {
-            Source::Shards { dir, names, lone } => {
-                Catalog::assemble(model, shards::open_all(&dir, &names, lone, options)?)
-            }
-            Source::Indexed { dir, index } => {
-                Catalog::assemble(model, shards::open_indexed(&dir, &index, options)?)
-            }
-            Source::Manifest(manifest) => {
-                let (parts, config) = manifest.open(options)?;
-                let mut catalog = Catalog::assemble(model, parts)?;
-                catalog.configs.manifest = Some(config);
-                Ok(catalog)
-            }
-            Source::Unreadable { error, .. } => Err(error),
-        }
+        Catalog::read(&Source::find(model)?, options)
+    }
+
+    /// Reads a model that a store has.
+    ///
+    /// # Errors
+    /// As [`Catalog::open`].
+    pub fn read(source: &Source, options: OpenOptions) -> Result<Catalog> {
+        let claim = container::claim(source)?;
+        let parts = claim.read(&mut Findings::first(options))?;
+        Catalog::assemble(source.model.clone(), parts)
     }
 
     /// The index of the stored tensor of that name.
@@ -175,7 +139,7 @@ impl Catalog {
     pub(crate) fn described_as(&self, tensors: Vec<StoredTensor>) -> Catalog {
         let names = tensors.iter().enumerate();
         Catalog {
-            dir: self.dir.clone(),
+            store: self.store.clone(),
             model: self.model.clone(),
             format: self.format,
             files: self.files.clone(),
@@ -193,19 +157,21 @@ impl Catalog {
 
     /// Sorts the tensors, refuses a name that two files hold and more bytes than can be added up,
     /// and builds the name table.
-    fn assemble(model: PathBuf, parts: Parts) -> Result<Catalog> {
+    fn assemble(model: Location, parts: Parts) -> Result<Catalog> {
         let Parts {
-            dir,
+            store,
             format,
             files,
-            mut tensors,
+            tensors,
             absent,
             metadata,
+            configs,
             weight_files,
             lone_file,
             shards_missing,
             notes,
         } = parts;
+        let mut tensors: Vec<StoredTensor> = tensors.into_iter().map(stored).collect();
         check_total(&model, &tensors)?;
         tensors.sort_by(|a, b| natural(&a.name, &b.name).then(a.file.cmp(&b.file)));
         let mut by_name = HashMap::with_capacity(tensors.len());
@@ -216,17 +182,18 @@ impl Catalog {
                     &files[t.file as usize],
                 );
                 return Err(Error::invalid(
-                    &dir,
+                    store.location(),
                     format!(
                         "tensor '{}' is in two files, {} and {}, and no index says which counts; remove one, or mount one file by its path",
-                        t.name, a.name, b.name
+                        t.name,
+                        a.name(),
+                        b.name()
                     ),
                 ));
             }
         }
-        let configs = Configs::new(&dir);
         Ok(Catalog {
-            dir,
+            store,
             model,
             format,
             files,
@@ -249,7 +216,7 @@ impl Catalog {
 const MAX_TOTAL: u64 = 1 << 56;
 
 /// Refuses tensors of more bytes together than can be added up.
-fn check_total(model: &Path, tensors: &[StoredTensor]) -> Result<()> {
+fn check_total(model: &Location, tensors: &[StoredTensor]) -> Result<()> {
     let total: u128 = tensors.iter().map(|t| u128::from(t.nbytes)).sum();
     if total <= MAX_TOTAL.into() {
         return Ok(());
@@ -263,57 +230,31 @@ fn check_total(model: &Path, tensors: &[StoredTensor]) -> Result<()> {
     ))
 }
 
-/// What a reader of one format hands over for [`Catalog::assemble`].
-struct Parts {
-    dir: PathBuf,
-    format: Format,
-    /// In natural order of their names.
-    files: Vec<Arc<SourceFile>>,
-    tensors: Vec<StoredTensor>,
-    absent: BTreeSet<Arc<str>>,
-    metadata: serde_json::Map<String, serde_json::Value>,
-    weight_files: Vec<String>,
-    lone_file: bool,
-    shards_missing: bool,
-    notes: Vec<String>,
-}
-
-impl Parts {
-    /// Nothing yet of a model in `dir`.
-    fn new(dir: &Path, format: Format) -> Parts {
-        Parts {
-            dir: dir.to_path_buf(),
-            format,
-            files: Vec::new(),
-            tensors: Vec::new(),
-            absent: BTreeSet::new(),
-            metadata: serde_json::Map::new(),
-            weight_files: Vec::new(),
-            lone_file: false,
-            shards_missing: false,
-            notes: Vec::new(),
-        }
+/// A container's row as the catalog keeps it.
+fn stored(row: Row) -> StoredTensor {
+    let (file, offset) = match row.bytes {
+        RowBytes::Extent { file, offset } => (file, offset),
+        RowBytes::View(_) => (0, 0),
+    };
+    StoredTensor {
+        name: row.name,
+        dtype: row.dtype,
+        shape: row.shape,
+        file,
+        offset,
+        nbytes: row.nbytes,
+        bits: row.bits,
     }
 }
 
 impl Catalog {
     /// Owner, permissions and mtime for what stands for the whole model: the strictest of its files.
     pub fn stat(&self) -> Stat {
-        Stat::strictest(self.files.iter().map(|f| f.stat)).unwrap_or_else(|| self.dir_stat())
+        Stat::strictest(self.files.iter().map(|f| *f.stat())).unwrap_or_else(|| self.dir_stat())
     }
 
     /// Owner, permissions and mtime of the model directory.
     pub fn dir_stat(&self) -> Stat {
-        std::fs::metadata(&self.dir).map_or(
-            Stat {
-                len: 0,
-                uid: 0,
-                gid: 0,
-                mode: 0o555,
-                mtime: (0, 0),
-                ino: 0,
-            },
-            |m| Stat::of(&m),
-        )
+        self.store.attributes()
     }
 }

@@ -289,11 +289,13 @@ impl Fs {
             reply(bytes)
         };
         let follows = file.read_up_to.swap(offset + n as u64, Ordering::Relaxed) == offset;
-        if let Some(slice) = file.view.mapped(offset, n) {
+        if let Some(piece) = file.view.piece(offset, n) {
             if !follows && n < SMALL_READ {
-                slice.fetch_alone();
+                piece.fetch_alone();
             }
-            return reply(slice.for_kernel());
+            // SAFETY: `reply` hands the bytes to the kernel (fuser gives them to `writev`), and
+            // nothing on the way looks into them.
+            return reply(unsafe { piece.for_kernel() });
         }
         BUFFER.with_borrow_mut(|buffer| {
             buffer.resize(MAX_READ / 8, 0);
@@ -387,7 +389,7 @@ impl Fs {
     pub fn status_json(&self) -> Vec<u8> {
         let catalog = &self.layout.model.catalog;
         serde_json::json!({
-            "model": catalog.model.to_string_lossy(),
+            "model": catalog.model.to_string(),
             "pid": std::process::id(),
             "uptime_s": self.started.elapsed().as_secs(),
             "bytes_served": self.bytes_served(),

@@ -55,7 +55,7 @@ pub fn origin_json(model: &Model, id: TensorId, tensor: &Tensor) -> Value {
         Origin::Stored { .. } => {
             let stored = &model.catalog.tensors[id as usize];
             let file = &model.catalog.files[stored.file as usize];
-            json!({"kind": kind, "file": file.name, "offset": stored.offset})
+            json!({"kind": kind, "file": file.name(), "offset": stored.offset})
         }
         Origin::Fused(join) => {
             json!({"kind": kind, "axis": join.axis, "parts": parts_json(model, join, false)})
@@ -202,7 +202,7 @@ pub fn model_json(model: &Model) -> Vec<u8> {
         .catalog
         .files
         .iter()
-        .map(|f| json!({"name": f.name, "bytes": f.len()}))
+        .map(|f| json!({"name": f.name(), "bytes": f.len()}))
         .collect();
     let dtypes: Map<String, Value> = s
         .dtypes
@@ -210,7 +210,7 @@ pub fn model_json(model: &Model) -> Vec<u8> {
         .map(|(name, (tensors, bytes))| (name.clone(), json!({"tensors": tensors, "bytes": bytes})))
         .collect();
     let value = json!({
-        "format": model.catalog.format.name(),
+        "format": model.catalog.format,
         "files": files,
         "tensors": s.tensors,
         "parameters": s.parameters,

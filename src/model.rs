@@ -302,8 +302,12 @@ impl Model {
         self.source_files(id, &mut files);
         files.sort_unstable();
         files.dedup();
-        Stat::strictest(files.iter().map(|&f| self.catalog.files[f as usize].stat))
-            .unwrap_or_else(|| self.catalog.stat())
+        Stat::strictest(
+            files
+                .iter()
+                .map(|&f| *self.catalog.files[f as usize].stat()),
+        )
+        .unwrap_or_else(|| self.catalog.stat())
     }
 
     /// Indexes of the files that a tensor's bytes or values come from.

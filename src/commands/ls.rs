@@ -94,7 +94,7 @@ fn source(model: &Model, id: TensorId, tensor: &Tensor) -> String {
     match &tensor.origin {
         Origin::Stored { .. } => {
             let file = model.catalog.tensors[id as usize].file;
-            model.catalog.files[file as usize].name.clone()
+            model.catalog.files[file as usize].name().to_string()
         }
         Origin::Tied(of) => format!("tied to {}", model.name(*of)),
         Origin::Dequantized { layer } => {

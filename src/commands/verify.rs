@@ -142,7 +142,7 @@ fn check_shared_index(model: &Model, id: TensorId, join: &Join) -> Vec<Problem> 
 fn file_of(model: &Model, stored: TensorId) -> &str {
     let file = model.catalog.tensors.get(stored as usize).map(|t| t.file);
     let file = file.and_then(|f| model.catalog.files.get(f as usize));
-    file.map_or("", |f| &f.name)
+    file.map_or("", |f| f.name())
 }
 
 fn print(

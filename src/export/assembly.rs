@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use crate::catalog::MappedSlice;
+use crate::catalog;
 use crate::error::{Error, Result};
 use crate::model::{Model, TensorId};
 use crate::view::{SharedView, View};
@@ -145,13 +145,13 @@ impl View for Assembly {
         Ok(())
     }
 
-    fn mapped(&self, offset: u64, len: usize) -> Option<MappedSlice<'_>> {
+    fn piece(&self, offset: u64, len: usize) -> Option<catalog::Piece<'_>> {
         let piece = &self.plan.pieces[self.plan.piece_before(offset)?];
         let at = offset - piece.start;
         if at + len as u64 > piece.len || !self.is_stored(piece) {
             return None;
         }
         let tensor = &self.model.catalog.tensors[piece.id as usize];
-        self.model.catalog.files[tensor.file as usize].slice(tensor.offset + at, len)
+        self.model.catalog.files[tensor.file as usize].piece(tensor.offset + at, len)
     }
 }

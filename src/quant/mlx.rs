@@ -11,7 +11,7 @@
 use serde_json::Value;
 
 use super::{Format, Layer, Opened, Outcome, Recognized, Recognizer, Target};
-use crate::catalog::{self, Catalog, StoredTensor};
+use crate::catalog::{Catalog, StoredTensor};
 use crate::dtype::{Dtype, numel};
 
 mod config;
@@ -37,7 +37,7 @@ impl Format for Mlx {
         if !catalog.tensors.iter().any(|t| module(t).is_some()) {
             return None;
         }
-        let says = if catalog.format == catalog::Format::Manifest {
+        let says = if catalog.configs.manifest.is_some() {
             Says::Manifest
         } else {
             Says::Config(Declaration::find(&catalog.configs))
