@@ -1,15 +1,14 @@
 //! The catalog: which tensors a model directory stores, where, and of what dtype and shape. Made
 //! from headers and JSON files alone, and validated: every extent lies inside its file.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
 
-use crate::dtype::{ElementType, numel};
 use crate::error::{Error, Location, Result};
+use crate::view::{SharedView, StoredBytes};
 use container::Parts;
 use findings::Findings;
-use row::{Row, RowBytes};
 
 mod configuration;
 mod container;
@@ -17,16 +16,19 @@ mod findings;
 mod order;
 mod row;
 mod store;
+mod tensors;
 
 pub use configuration::{Configuration, Unused};
 pub(crate) use container::METADATA;
 pub use container::{HeaderProblem, check_header};
 pub use findings::{Problem, check};
 pub use order::natural;
-pub use row::ManifestBits;
+pub use row::{ManifestBits, Row, RowBytes};
 pub use store::{Entry, EntryKind, FileState, LocalFile, Object, Piece, Source, Stat, Store};
 #[cfg(test)]
 pub(crate) use store::{MemoryObject, MemoryStore};
+use tensors::Stored;
+pub use tensors::{TensorRef, Tensors};
 
 /// A range of bytes of a file.
 #[derive(Clone)]
@@ -37,32 +39,6 @@ pub struct Extent {
     pub offset: u64,
     /// Length in bytes.
     pub len: u64,
-}
-
-/// A tensor as a file stores it.
-#[derive(Debug, Clone)]
-pub struct StoredTensor {
-    /// The name, exactly as the file has it.
-    pub name: Arc<str>,
-    /// Element type.
-    pub dtype: ElementType,
-    /// Shape; `[]` is a scalar. For packed words the shape of the words.
-    pub shape: Box<[u64]>,
-    /// Index into [`Catalog::files`].
-    pub file: u32,
-    /// First byte, counted from the start of the file.
-    pub offset: u64,
-    /// Length in bytes.
-    pub nbytes: u64,
-    /// A manifest's `bits` (its `config.default_bits` applied), `None` in safetensors.
-    pub bits: Option<ManifestBits>,
-}
-
-impl StoredTensor {
-    /// Number of elements as the header counts them.
-    pub fn numel(&self) -> u64 {
-        numel(&self.shape).unwrap_or(0)
-    }
 }
 
 /// What to tolerate when opening.
@@ -83,7 +59,7 @@ pub struct Catalog {
     /// The weight files, in natural order of their names.
     pub files: Vec<Arc<dyn Object>>,
     /// The tensors, in natural order of their names.
-    pub tensors: Vec<StoredTensor>,
+    pub tensors: Tensors,
     /// Names that an index promises but no file at hand holds (only with `allow_missing`).
     pub absent: BTreeSet<Arc<str>>,
     /// `__metadata__` of the shards (the first that has a key wins), or a manifest's other keys.
@@ -94,11 +70,10 @@ pub struct Catalog {
     pub weight_files: Vec<String>,
     /// Opened as one shard by its own path: nothing may be inferred from what is not in it.
     pub lone_file: bool,
-    /// Shards are known to be missing, and not what they hold: no index says it.
+    /// Shards are known to be missing, and what they hold is not: no index lists it.
     pub shards_missing: bool,
     /// Remarks for the log and `ls --why`: stale duplicates left out, shards missing.
     pub notes: Vec<String>,
-    by_name: HashMap<Arc<str>, u32>,
 }
 
 impl Catalog {
@@ -117,27 +92,63 @@ impl Catalog {
     pub fn read(source: &Source, options: OpenOptions) -> Result<Catalog> {
         let claim = container::claim(source)?;
         let parts = claim.read(&mut Findings::first(options))?;
-        Catalog::assemble(source.model.clone(), parts)
+        Catalog::assemble(&source.model, parts)
     }
 
     /// The index of the stored tensor of that name.
     pub fn find(&self, name: &str) -> Option<u32> {
-        self.by_name.get(name).copied()
+        self.tensors.find(name)
     }
 
-    /// Where a stored tensor's bytes lie.
-    pub fn extent(&self, tensor: &StoredTensor) -> Extent {
-        Extent {
-            file: self.files[tensor.file as usize].clone(),
-            offset: tensor.offset,
-            len: tensor.nbytes,
+    /// Where the tensor of that index lies; `None` if it is not one run of one file.
+    pub fn extent(&self, index: u32) -> Option<Extent> {
+        let (file, offset) = self.place(index)?;
+        Some(Extent {
+            file: file.clone(),
+            offset,
+            len: self.tensors.get(index).nbytes,
+        })
+    }
+
+    /// As [`Catalog::extent`]: the file, and the first byte there.
+    pub(crate) fn place(&self, index: u32) -> Option<(&Arc<dyn Object>, u64)> {
+        match self.tensors.bytes(index) {
+            Stored::Extent { file, offset } => Some((&self.files[file as usize], offset)),
+            Stored::View { .. } => None,
         }
     }
 
+    /// The bytes of the tensor of that index.
+    pub fn bytes(&self, index: u32) -> SharedView {
+        match self.tensors.bytes(index) {
+            Stored::View { view, .. } => view.clone(),
+            Stored::Extent { file, offset } => Arc::new(StoredBytes(Extent {
+                file: self.files[file as usize].clone(),
+                offset,
+                len: self.tensors.get(index).nbytes,
+            })),
+        }
+    }
+
+    /// Indexes of the files that the tensor of that index lies in.
+    pub fn files_of(&self, index: u32) -> impl Iterator<Item = u32> {
+        let (one, several) = match self.tensors.bytes(index) {
+            Stored::Extent { file, .. } => (Some(file), &[][..]),
+            Stored::View { files, .. } => (None, files),
+        };
+        one.into_iter().chain(several.iter().copied())
+    }
+
     /// The same model as if its tensors were described so: names, shapes and extents may differ,
-    /// their number and order not.
-    pub(crate) fn described_as(&self, tensors: Vec<StoredTensor>) -> Catalog {
-        let names = tensors.iter().enumerate();
+    /// their number and order not. Of two that then have one name the first keeps it.
+    pub(crate) fn described_as(&self, rows: Vec<Row>) -> Catalog {
+        let mut tensors = Tensors::with_capacity(rows.len(), 0);
+        for (i, mut row) in rows.into_iter().enumerate() {
+            if tensors.find(&row.name).is_some() {
+                row.name = format!("{}\0{i}", row.name).into();
+            }
+            let _ = tensors.push(row);
+        }
         Catalog {
             store: self.store.clone(),
             model: self.model.clone(),
@@ -150,64 +161,62 @@ impl Catalog {
             lone_file: self.lone_file,
             shards_missing: self.shards_missing,
             notes: self.notes.clone(),
-            by_name: names.map(|(i, t)| (t.name.clone(), i as u32)).collect(),
             tensors,
         }
     }
 
     /// Sorts the tensors, refuses a name that two files hold and more bytes than can be added up,
     /// and builds the name table.
-    fn assemble(model: Location, parts: Parts) -> Result<Catalog> {
-        let Parts {
-            store,
-            format,
-            files,
-            tensors,
-            absent,
-            metadata,
-            configs,
-            weight_files,
-            lone_file,
-            shards_missing,
-            notes,
-        } = parts;
-        let mut tensors: Vec<StoredTensor> = tensors.into_iter().map(stored).collect();
-        check_total(&model, &tensors)?;
-        tensors.sort_by(|a, b| natural(&a.name, &b.name).then(a.file.cmp(&b.file)));
-        let mut by_name = HashMap::with_capacity(tensors.len());
-        for (i, t) in tensors.iter().enumerate() {
-            if let Some(first) = by_name.insert(t.name.clone(), i as u32) {
-                let (a, b) = (
-                    &files[tensors[first as usize].file as usize],
-                    &files[t.file as usize],
-                );
-                return Err(Error::invalid(
-                    store.location(),
-                    format!(
-                        "tensor '{}' is in two files, {} and {}, and no index says which counts; remove one, or mount one file by its path",
-                        t.name,
-                        a.name(),
-                        b.name()
-                    ),
-                ));
-            }
-        }
+    fn assemble(model: &Location, mut parts: Parts) -> Result<Catalog> {
+        check_total(model, &parts.tensors)?;
+        let tensors = in_order(&mut parts)?;
         Ok(Catalog {
-            store,
-            model,
-            format,
-            files,
+            model: model.clone(),
+            store: parts.store,
+            format: parts.format,
+            files: parts.files,
             tensors,
-            absent,
-            metadata,
-            configs,
-            weight_files,
-            lone_file,
-            shards_missing,
-            notes,
-            by_name,
+            absent: parts.absent,
+            metadata: parts.metadata,
+            configs: parts.configs,
+            weight_files: parts.weight_files,
+            lone_file: parts.lone_file,
+            shards_missing: parts.shards_missing,
+            notes: parts.notes,
         })
     }
+
+    /// Owner, permissions and mtime for what stands for the whole model: the strictest of its files.
+    pub fn stat(&self) -> Stat {
+        Stat::strictest(self.files.iter().map(|f| *f.stat())).unwrap_or_else(|| self.dir_stat())
+    }
+
+    /// Owner, permissions and mtime of the model directory.
+    pub fn dir_stat(&self) -> Stat {
+        self.store.attributes()
+    }
+}
+
+/// The table of a container's rows, in natural order of their names.
+fn in_order(parts: &mut Parts) -> Result<Tensors> {
+    let mut rows = std::mem::take(&mut parts.tensors);
+    rows.sort_by(|a, b| natural(&a.name, &b.name).then(a.bytes.file().cmp(&b.bytes.file())));
+    let name_bytes = rows.iter().map(|row| row.name.len()).sum();
+    let mut table = Tensors::with_capacity(rows.len(), name_bytes);
+    for row in rows {
+        let (name, file) = (row.name.clone(), row.bytes.file());
+        if let Err(first) = table.push(row) {
+            let of = |file: Option<u32>| file.map_or("", |f| parts.files[f as usize].name());
+            let (a, b) = (of(table.bytes(first).file()), of(file));
+            return Err(Error::invalid(
+                parts.store.location(),
+                format!(
+                    "tensor '{name}' is in two files, {a} and {b}, and no index says which counts; remove one, or mount one file by its path"
+                ),
+            ));
+        }
+    }
+    Ok(table)
 }
 
 /// The most bytes that all tensors may have together: 64 PiB. Overlapping spans and files with holes
@@ -216,7 +225,7 @@ impl Catalog {
 const MAX_TOTAL: u64 = 1 << 56;
 
 /// Refuses tensors of more bytes together than can be added up.
-fn check_total(model: &Location, tensors: &[StoredTensor]) -> Result<()> {
+fn check_total(model: &Location, tensors: &[Row]) -> Result<()> {
     let total: u128 = tensors.iter().map(|t| u128::from(t.nbytes)).sum();
     if total <= MAX_TOTAL.into() {
         return Ok(());
@@ -228,33 +237,4 @@ fn check_total(model: &Location, tensors: &[StoredTensor]) -> Result<()> {
             "its {count} tensors have {total} bytes together, at most {MAX_TOTAL} are served; spans that overlap this much are damage"
         ),
     ))
-}
-
-/// A container's row as the catalog keeps it.
-fn stored(row: Row) -> StoredTensor {
-    let (file, offset) = match row.bytes {
-        RowBytes::Extent { file, offset } => (file, offset),
-        RowBytes::View(_) => (0, 0),
-    };
-    StoredTensor {
-        name: row.name,
-        dtype: row.dtype,
-        shape: row.shape,
-        file,
-        offset,
-        nbytes: row.nbytes,
-        bits: row.bits,
-    }
-}
-
-impl Catalog {
-    /// Owner, permissions and mtime for what stands for the whole model: the strictest of its files.
-    pub fn stat(&self) -> Stat {
-        Stat::strictest(self.files.iter().map(|f| *f.stat())).unwrap_or_else(|| self.dir_stat())
-    }
-
-    /// Owner, permissions and mtime of the model directory.
-    pub fn dir_stat(&self) -> Stat {
-        self.store.attributes()
-    }
 }

@@ -34,7 +34,22 @@ pub enum RowBytes {
     },
     /// Anything else that gives exactly [`Row::nbytes`] bytes, such as the elements of a strided
     /// tensor, gathered.
-    View(SharedView),
+    View {
+        /// The bytes.
+        view: SharedView,
+        /// Indexes of the container's files that they come from, in ascending order.
+        files: Box<[u32]>,
+    },
+}
+
+impl RowBytes {
+    /// The first file that they come from.
+    pub fn file(&self) -> Option<u32> {
+        match self {
+            RowBytes::Extent { file, .. } => Some(*file),
+            RowBytes::View { files, .. } => files.first().copied(),
+        }
+    }
 }
 
 /// What a manifest states about a tensor's packed width.
@@ -45,4 +60,45 @@ pub struct ManifestBits {
     /// Whether the tensor's own entry gives it, by `bits` or by a shape that counts the values (else
     /// it is a default).
     pub explicit: bool,
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ffi::OsStr;
+
+    use super::*;
+    use crate::catalog::container::Parts;
+    use crate::catalog::{Catalog, MemoryStore, Store};
+    use crate::dtype::Dtype;
+    use crate::view::{Bytes, read_all};
+
+    #[test]
+    fn a_tensor_may_be_any_view() {
+        let store = MemoryStore::new(&[("x", b"0123")]);
+        let source = store.source(None);
+        let mut parts = Parts::new(&source.store, "test");
+        parts.files.push(store.open(OsStr::new("x")).unwrap());
+        let row = |name: &str, bytes| Row {
+            name: name.into(),
+            dtype: ElementType::Known(Dtype::U8),
+            shape: [2, 1].into(),
+            bytes,
+            nbytes: 2,
+            bits: None,
+        };
+        let gathered = RowBytes::View {
+            view: Arc::new(Bytes(b"31".as_slice().into())),
+            files: [0].into(),
+        };
+        let extent = RowBytes::Extent { file: 0, offset: 1 };
+        parts.tensors = vec![row("b", gathered), row("a", extent)];
+        let catalog = Catalog::assemble(&source.model, parts).unwrap();
+        let bytes = |index| read_all(&catalog.bytes(index)).unwrap();
+        assert_eq!((bytes(0), bytes(1)), (b"12".to_vec(), b"31".to_vec()));
+        assert_eq!(catalog.extent(0).unwrap().offset, 1);
+        assert!(catalog.extent(1).is_none());
+        assert!((0..2).all(|index| catalog.files_of(index).eq([0])));
+        let again = catalog.described_as(catalog.tensors.rows());
+        assert_eq!(read_all(&again.bytes(1)).unwrap(), b"31");
+    }
 }

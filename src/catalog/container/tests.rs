@@ -38,7 +38,7 @@ fn problems(store: &Arc<MemoryStore>) -> Vec<Problem> {
 /// The bytes of a stored tensor.
 fn stored(catalog: &Catalog, name: &str) -> StoredBytes {
     let index = catalog.find(name).unwrap();
-    StoredBytes(catalog.extent(&catalog.tensors[index as usize]))
+    StoredBytes(catalog.extent(index).unwrap())
 }
 
 #[test]
