@@ -52,7 +52,7 @@ pub fn mount(fs: Arc<Fs>, mountpoint: &Path, options: &MountOptions) -> Result<M
     let mountpoint = std::fs::canonicalize(mountpoint)
         .map_err(|e| Error::io(format!("mountpoint {}", mountpoint.display()), e))?;
     check_device()?;
-    let source = fs.layout.model.catalog.model.to_string_lossy().into_owned();
+    let source = fs.layout.model.catalog.model.to_string();
     let config = config(&source, options);
     let filesystem = FuseFs::new(fs, options.threads.max(1));
     let session = Session::new(filesystem, &mountpoint, &config)
