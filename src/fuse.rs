@@ -6,9 +6,9 @@ use std::io;
 use std::sync::Arc;
 
 use fuser::{
-    Errno, FileHandle, Filesystem, FopenFlags, INodeNo, InitFlags, IoctlFlags,
-    KernelConfig, LockOwner, OpenFlags, ReplyAttr, ReplyData, ReplyDirectory, ReplyDirectoryPlus,
-    ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyXattr, Request,
+    Errno, FileHandle, Filesystem, FopenFlags, INodeNo, InitFlags, IoctlFlags, KernelConfig,
+    LockOwner, OpenFlags, ReplyAttr, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty,
+    ReplyEntry, ReplyIoctl, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyXattr, Request,
 };
 
 use crate::fs::{Answer, Fs};
@@ -20,7 +20,7 @@ mod mount;
 mod replies;
 
 use gate::Gate;
-pub use mount::{Mounted, MountOptions, MountPlace, mount, unmount};
+pub use mount::{MountOptions, MountPlace, Mounted, mount, unmount};
 use replies::{Listed, TTL, errno, file_attr, logged, reply_entry, reply_xattr};
 
 /// Requests that the kernel sends ahead of their answers (read-ahead, asynchronous direct reads), in

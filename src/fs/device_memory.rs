@@ -73,9 +73,7 @@ impl Fs {
         Ok(match node {
             Node::Top(Top::Tensors) => Some(Target::model(node.ino(), self.arena()?)),
             Node::TensorDir(id) => self.raw_target(id, None)?,
-            Node::TensorFile(TensorFile::Raw, id) => {
-                self.raw_target(id, self.opened(node, fh))?
-            }
+            Node::TensorFile(TensorFile::Raw, id) => self.raw_target(id, self.opened(node, fh))?,
             Node::TensorFile(TensorFile::F32, id) => {
                 self.values_target(id, self.opened(node, fh))?
             }

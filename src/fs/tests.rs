@@ -213,7 +213,10 @@ fn a_read_touches_a_source_only_where_it_may() {
         fs.release(fh);
     }
     let none = fs.handle(1).is_none();
-    assert!(none, "an attempt to open that does not count keeps no handle");
+    assert!(
+        none,
+        "an attempt to open that does not count keeps no handle"
+    );
 }
 
 #[test]
@@ -240,7 +243,9 @@ fn a_read_is_as_long_as_it_was_asked_for() {
         let fh = m.open(&["tensors", "long", file]);
         for patience in [Patience::Sources, Patience::Full] {
             let answer = with(patience, || {
-                m.fs.read(fh, 1, u32::MAX, move |b| assert_eq!(b.unwrap().len(), len - 1))
+                m.fs.read(fh, 1, u32::MAX, move |b| {
+                    assert_eq!(b.unwrap().len(), len - 1)
+                })
             });
             assert!(is_ready(&answer));
         }
@@ -251,7 +256,9 @@ fn a_read_is_as_long_as_it_was_asked_for() {
 fn attributes_and_ioctls_wait_as_their_files_do() {
     let m = mount();
     let fs = &m.fs;
-    assert!(!is_ready(&at_once(|| fs.getxattr(ROOT, "user.stfs.status"))));
+    assert!(!is_ready(
+        &at_once(|| fs.getxattr(ROOT, "user.stfs.status"))
+    ));
     assert!(is_ready(&at_once(|| fs.getxattr(ROOT, "security.selinux"))));
     assert!(is_ready(&at_once(|| fs.listxattr(ROOT))));
     let ids = |name| fs.layout.model.id(name).unwrap();
@@ -267,7 +274,10 @@ fn attributes_and_ioctls_wait_as_their_files_do() {
 
     let ioctl = |ino, code| at_once(|| fs.ioctl(ino, None, code, &[], 0, Box::new(|_, _| ())));
     let tensors = Node::Top(Top::Tensors).ino();
-    assert!(!is_ready(&ioctl(tensors, ioctl::QUERY)), "the arena is laid out");
+    assert!(
+        !is_ready(&ioctl(tensors, ioctl::QUERY)),
+        "the arena is laid out"
+    );
     ioctl(tensors, ioctl::QUERY).wait(fs);
     assert!(is_ready(&ioctl(tensors, ioctl::QUERY)));
     assert!(is_ready(&ioctl(ROOT, 7)));
@@ -319,7 +329,8 @@ fn the_status_does_not_wait_for_a_source_that_hangs() {
     assert_eq!(status().0, false);
     let path = fs.layout.model.catalog.files[0].path.clone();
     let file = std::fs::File::options().write(true).open(path).unwrap();
-    file.set_modified(std::time::SystemTime::UNIX_EPOCH).unwrap();
+    file.set_modified(std::time::SystemTime::UNIX_EPOCH)
+        .unwrap();
     // As if a thread hung in its fstat.
     fs.looking[0].store(true, Ordering::Relaxed);
     assert_eq!(status().0, false, "what was last seen");

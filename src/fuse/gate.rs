@@ -66,7 +66,10 @@ mod tests {
         let gate = Gate::new(2);
         let (a, b, c) = (gate.enter(), gate.enter(), gate.enter());
         assert!(a.is_some() && b.is_some() && c.is_none());
-        assert_eq!((patience(&a), patience(&c)), (Patience::Sources, Patience::None));
+        assert_eq!(
+            (patience(&a), patience(&c)),
+            (Patience::Sources, Patience::None)
+        );
         drop((a, c));
         let d = gate.enter();
         assert!(d.is_some() && gate.enter().is_none());

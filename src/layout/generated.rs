@@ -164,7 +164,11 @@ mod tests {
         use patience::{Patience, attempt, with};
         let generated: Generated<[u8]> = Generated::default();
         let make = || -> Arc<[u8]> { vec![7; 5].into() };
-        let impatient = || with(Patience::Sources, || attempt(|| generated.get(make).is_ok()));
+        let impatient = || {
+            with(Patience::Sources, || {
+                attempt(|| generated.get(make).is_ok())
+            })
+        };
         assert_eq!(impatient(), (false, true));
         let _held = generated.get(make).unwrap();
         assert_eq!(impatient(), (true, false));

@@ -23,7 +23,11 @@ impl Layout {
         match dir {
             Node::Top(Top::Root) => {
                 let rest = Top::entries().skip(from);
-                self.each(from, rest.map(|(top, name)| (name.into(), Node::Top(top))), add)
+                self.each(
+                    from,
+                    rest.map(|(top, name)| (name.into(), Node::Top(top))),
+                    add,
+                )
             }
             Node::Top(Top::Tensors) => {
                 // All that is listed exists.

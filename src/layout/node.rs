@@ -55,7 +55,10 @@ impl Top {
 
     /// The root's entries in order, with their names.
     pub fn entries() -> impl Iterator<Item = (Top, &'static str)> {
-        Self::ALL.into_iter().skip(1).map(|(top, name, _)| (top, name))
+        Self::ALL
+            .into_iter()
+            .skip(1)
+            .map(|(top, name, _)| (top, name))
     }
 
     /// Its name in the root; empty for the root itself.
@@ -169,6 +172,9 @@ mod tests {
         }
         assert_eq!(Node::from_ino(0), None);
         assert_eq!(Node::from_ino(u64::MAX), None);
-        assert_eq!(Node::from_ino(TENSOR_FILES + TensorFile::COUNT as u64), None);
+        assert_eq!(
+            Node::from_ino(TENSOR_FILES + TensorFile::COUNT as u64),
+            None
+        );
     }
 }

@@ -265,9 +265,9 @@ mod tests {
             assert!(std::ptr::eq(row.file.row(), row));
             let found = match row.place {
                 Place::Inside(name) => TensorFile::inside(name),
-                Place::Beside { dir, suffix } => {
-                    TensorFile::beside(dir).filter(|found| found.1 == suffix).map(|f| f.0)
-                }
+                Place::Beside { dir, suffix } => TensorFile::beside(dir)
+                    .filter(|found| found.1 == suffix)
+                    .map(|f| f.0),
             };
             assert_eq!(found, Some(row.file));
             let names = TensorFile::all().filter(|r| r.view_name == row.view_name);

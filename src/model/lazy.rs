@@ -137,7 +137,9 @@ mod tests {
                 });
             });
             is_in.recv().unwrap();
-            let (_, void) = with(Patience::Sources, || attempt(|| cell.get(|| made(4)).certain));
+            let (_, void) = with(Patience::Sources, || {
+                attempt(|| cell.get(|| made(4)).certain)
+            });
             assert!(void);
             go.send(()).unwrap();
         });

@@ -140,9 +140,13 @@ fn nothing_else_stops(threads: &str) {
     let raw = read("tensors/healthy/raw", 5, READ);
     assert!(raw == m.healthy.data[5..5 + READ]);
     let f32 = read("tensors/healthy/f32", 0, READ);
-    assert!(f32 == crate::common::naive::f32_bytes(Dtype::BF16, &m.healthy.data[..READ / 2]).unwrap());
+    assert!(
+        f32 == crate::common::naive::f32_bytes(Dtype::BF16, &m.healthy.data[..READ / 2]).unwrap()
+    );
     let whole = at("tensors/healthy/raw");
-    let whole = soon("all of healthy/raw, buffered", move || std::fs::read(whole).unwrap());
+    let whole = soon("all of healthy/raw, buffered", move || {
+        std::fs::read(whole).unwrap()
+    });
     assert!(whole == m.healthy.data);
     for dir in ["", "tensors", "npy", "tree", "export", "tensors/stuck"] {
         let path = at(dir);
@@ -151,7 +155,13 @@ fn nothing_else_stops(threads: &str) {
     }
     for file in ["tensors/stuck/f32", "npy/stuck.npy", "index.json"] {
         let path = at(file);
-        assert!(soon(&format!("stat {file}"), move || path.metadata().unwrap().len()) > 0);
+        assert!(
+            soon(&format!("stat {file}"), move || path
+                .metadata()
+                .unwrap()
+                .len())
+                > 0
+        );
     }
     let index = at("index.json");
     soon("cat index.json", move || std::fs::read(index).unwrap());

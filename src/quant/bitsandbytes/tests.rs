@@ -541,7 +541,11 @@ fn a_state_that_cannot_be_read_is_asked_for_again() {
             model.find("qkv_proj.weight").err().unwrap().errno(),
             libc::EIO
         );
-        assert!(layout.try_exists(Node::TensorFile(TensorFile::Raw, weight)).unwrap());
+        assert!(
+            layout
+                .try_exists(Node::TensorFile(TensorFile::Raw, weight))
+                .unwrap()
+        );
         for node in [
             Node::TensorFile(TensorFile::F32, weight),
             Node::TensorFile(TensorFile::Npy, weight),
