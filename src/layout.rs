@@ -159,15 +159,15 @@ impl Layout {
             _ => false,
         };
         if !(by_header && tensor.is_ok()) && !self.model.is_settled(id) {
-            let why = tensor.map_or_else(Some, |t| t.remark.as_deref());
-            return Err(unread(why.unwrap_or_default()));
+            let why = tensor.map_or_else(Some, |_| self.model.remark(id));
+            return Err(unread(why.as_deref().unwrap_or_default()));
         }
         let Ok(tensor) = tensor else {
             return Ok(false);
         };
         Ok(match node {
             Node::TreeLink(dir, _) => self.tree()?.dir(dir).is_some(),
-            Node::TensorFile(file, _) => (file.row().exists)(&self.model, id, tensor),
+            Node::TensorFile(file, _) => (file.row().exists)(&self.model, id, &tensor),
             _ => true,
         })
     }
@@ -198,7 +198,7 @@ impl Layout {
         let Ok(tensor) = self.model.tensor(id) else {
             return 0;
         };
-        let len = (file.row().len)(&self.model, id, tensor);
+        let len = (file.row().len)(&self.model, id, &tensor);
         if let (Some(remembered), Ok(short)) = (remembered, u32::try_from(len))
             && self.model.is_settled(id)
         {

@@ -29,6 +29,7 @@ pub mod parallel;
 pub mod patience;
 pub mod preview;
 pub mod quant;
+pub mod reason;
 pub mod statistics;
 pub mod text;
 pub mod tree;

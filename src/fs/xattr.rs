@@ -76,7 +76,7 @@ impl Fs {
         }
         let tensor = model.tensor(id).ok();
         let Some((tensor, shown)) =
-            tensor.and_then(|t| (file.row().shown)(model, id, t).map(|shown| (t, shown)))
+            tensor.and_then(|t| (file.row().shown)(model, id, &t).map(|shown| (t, shown)))
         else {
             return Ok(None);
         };
@@ -87,7 +87,7 @@ impl Fs {
                 let sizes: Vec<String> = shown.shape.iter().map(u64::to_string).collect();
                 sizes.join(",")
             }
-            _ => tensor.origin.kind().to_string(),
+            _ => model.kind(&tensor.raw).to_string(),
         };
         Ok((value.len() <= MAX_VALUE).then(|| value.into_bytes()))
     }

@@ -80,10 +80,7 @@ impl Layout {
         let catalog = &self.model.catalog;
         match node {
             Node::TensorFile(file, id) if file.row().reads_sources => {
-                let mut files = Vec::new();
-                self.model.source_files(id, &mut files);
-                files.sort_unstable();
-                files.dedup();
+                let files = self.model.source_files(id);
                 files.iter().any(|&f| catalog.files[f as usize].changed())
             }
             Node::Export(_) => catalog.files.iter().any(|f| f.changed()),

@@ -71,13 +71,13 @@ pub struct Row {
     /// Whether its length is worth remembering, because the file is made to measure it.
     pub remember_len: bool,
     /// Whether a tensor has it.
-    pub exists: fn(&Model, TensorId, &Tensor) -> bool,
+    pub exists: fn(&Model, TensorId, &Tensor<'_>) -> bool,
     /// The array that it holds; `None` for a document.
-    pub shown: fn(&Model, TensorId, &Tensor) -> Option<Shown>,
+    pub shown: fn(&Model, TensorId, &Tensor<'_>) -> Option<Shown>,
     /// Its length in bytes, of a tensor that has it.
-    pub len: fn(&Model, TensorId, &Tensor) -> u64,
+    pub len: fn(&Model, TensorId, &Tensor<'_>) -> u64,
     /// Its object among the `views` of `meta.json`, if it has one.
-    pub describe: fn(&Model, TensorId, &Tensor) -> Option<Value>,
+    pub describe: fn(&Model, TensorId, &Tensor<'_>) -> Option<Value>,
     /// Its bytes; `None` for a tensor that does not have it.
     pub view: fn(&Arc<Model>, TensorId) -> Result<Option<SharedView>>,
 }
@@ -95,7 +95,7 @@ static ROWS: [Row; TensorFile::COUNT] = [
         reads_sources: true,
         remember_len: false,
         exists: |_, _, _| true,
-        shown: |_, _, tensor| shown(tensor.dtype.clone(), &tensor.shape),
+        shown: |_, _, tensor| shown(tensor.dtype.clone(), tensor.shape),
         len: |_, _, tensor| tensor.nbytes,
         describe: |_, _, tensor| {
             let dtype = tensor.dtype.name();
@@ -114,11 +114,11 @@ static ROWS: [Row; TensorFile::COUNT] = [
         reads_sources: true,
         remember_len: false,
         exists: |_, _, tensor| tensor.values.is_some(),
-        shown: |_, _, tensor| shown(Dtype::F32.into(), &tensor.values.as_ref()?.shape),
+        shown: |_, _, tensor| shown(Dtype::F32.into(), tensor.values.as_ref()?.shape),
         len: |_, _, tensor| tensor.f32_len().unwrap_or(0),
         describe: |_, _, tensor| {
             let values = tensor.values.as_ref()?;
-            let (shape, nbytes) = (&values.shape, tensor.f32_len());
+            let (shape, nbytes) = (values.shape, tensor.f32_len());
             Some(json!({"dtype": "F32", "shape": shape, "nbytes": nbytes, "exact": values.exact}))
         },
         view: |model, id| model.f32(id),
@@ -227,7 +227,7 @@ fn shown(dtype: ElementType, shape: &[u64]) -> Option<Shown> {
     })
 }
 
-fn npy_len(model: &Model, id: TensorId, tensor: &Tensor) -> Option<u64> {
+fn npy_len(model: &Model, id: TensorId, tensor: &Tensor<'_>) -> Option<u64> {
     let kind = model.npy_kind(id)?;
     Some(kind.len(match kind.of_values {
         true => tensor.f32_len()?,
@@ -235,14 +235,14 @@ fn npy_len(model: &Model, id: TensorId, tensor: &Tensor) -> Option<u64> {
     }))
 }
 
-fn picture_len(tensor: &Tensor) -> Option<u64> {
+fn picture_len(tensor: &Tensor<'_>) -> Option<u64> {
     let values = tensor.values.as_ref()?;
-    Some(preview::png_len(&values.shape))
+    Some(preview::png_len(values.shape))
 }
 
 /// A tensor's picture, made when it is first read.
 fn picture(model: &Arc<Model>, id: TensorId) -> Result<Option<SharedView>> {
-    let Some(len) = model.tensor(id).ok().and_then(|t| picture_len(t)) else {
+    let Some(len) = model.tensor(id).ok().and_then(|t| picture_len(&t)) else {
         return Ok(None);
     };
     let model = model.clone();

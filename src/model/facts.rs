@@ -48,7 +48,7 @@ impl Model {
             }
             std::thread::sleep(wait);
             self.fetch_facts_once(threads);
-            let all = self.layers.iter().all(|slot| slot.resolved.is_certain());
+            let all = (0..self.layer_count()).all(|i| self.is_layer_settled(i));
             self.ready.store(all, Ordering::Release);
         }
         self.gave_up.store(true, Ordering::Relaxed);
@@ -64,7 +64,9 @@ impl Model {
                         if i >= self.layer_count() {
                             break;
                         }
-                        let _ = self.layer_answer(i);
+                        if !self.is_layer_settled(i) {
+                            let _ = self.layer_answer(i);
+                        }
                     }
                 });
             }

@@ -9,13 +9,14 @@
 use std::sync::Arc;
 
 use super::declared::Kind;
-use super::module::{Module, elsewhere};
+use super::module::{Module, Part};
 use super::parts::{scale_component, weight_component};
 use super::scale_grid::ScaleGrid;
 use super::scaled::{Extra, ScaledKernel};
 use super::{Format, Layer, Opened, Recognized, Recognizer, Target};
-use crate::catalog::StoredTensor;
+use crate::catalog::TensorRef;
 use crate::dtype::Dtype;
+use crate::reason::{Reason, reason};
 
 /// The format; see the module.
 pub struct Int8;
@@ -23,7 +24,7 @@ pub struct Int8;
 impl Format for Int8 {
     fn open<'a>(&self, opened: &'a Opened<'a>) -> Option<Box<dyn Recognizer + 'a>> {
         let some = opened.has(|dtype| dtype == Dtype::I8);
-        some.then(|| Box::new(Model(opened)) as Box<dyn Recognizer + 'a>)
+        some.then(|| Box::new(Int8Recognizer(opened)) as Box<dyn Recognizer + 'a>)
     }
 
     fn siblings(&self) -> &'static [&'static str] {
@@ -31,28 +32,26 @@ impl Format for Int8 {
     }
 }
 
-struct Model<'a>(&'a Opened<'a>);
+struct Int8Recognizer<'a>(&'a Opened<'a>);
 
-type Sibling<'a> = Option<(u32, &'a StoredTensor)>;
-
-impl Recognizer for Model<'_> {
-    fn recognize(&self, index: u32, tensor: &StoredTensor) -> Option<Recognized> {
+impl Recognizer for Int8Recognizer<'_> {
+    fn recognize(&self, index: u32, tensor: TensorRef<'_>) -> Option<Recognized> {
         if !tensor.dtype.is(Dtype::I8) {
             return None;
         }
-        let module = Module::of_weight(self.0.catalog, &tensor.name)?;
-        let scale = module.get("weight_scale");
-        let zeros = module.get("weight_zero_point");
+        let module = Module::of_weight(self.0.listing, tensor.name)?;
+        let scale = module.part("weight_scale");
+        let zeros = module.part("weight_zero_point");
         if scale.is_none() && zeros.is_none() {
             let kind = self
                 .0
                 .declared()
                 .kind(module.path(), tensor.shape.len() == 2);
-            if kind != Some(Kind::Int8) || module.find("SCB").is_some() {
+            if kind != Some(Kind::Int8) || module.part("SCB").is_some() {
                 return None;
             }
         }
-        let others = [scale, zeros].into_iter().flatten().map(|(index, _)| index);
+        let others = [scale, zeros].into_iter().flatten().map(|part| part.index);
         Some(Recognized {
             method: "int8",
             parts: [index].into_iter().chain(others).collect(),
@@ -63,42 +62,42 @@ impl Recognizer for Model<'_> {
     }
 }
 
-impl Model<'_> {
+impl Int8Recognizer<'_> {
     fn layer(
         &self,
         index: u32,
-        tensor: &StoredTensor,
+        tensor: TensorRef<'_>,
         module: &Module<'_>,
-        scale: Sibling<'_>,
-        zeros: Sibling<'_>,
-    ) -> Result<Layer, String> {
+        scale: Option<Part<'_>>,
+        zeros: Option<Part<'_>>,
+    ) -> Result<Layer, Reason> {
         let matrix = tensor.shape.len() == 2;
-        let (scale_index, scales) = scale.ok_or_else(|| {
-            format!(
+        let scales = scale.ok_or_else(|| {
+            reason!(
                 "its scale '{}' is missing{}",
                 module.names(&["weight_scale"]),
-                elsewhere(self.0.catalog)
+                module.elsewhere()
             )
         })?;
-        let dtype = float_dtype(scales)?;
-        let grid = ScaleGrid::find(&tensor.shape, &scales.shape, || {
+        let dtype = float_dtype(scales.tensor)?;
+        let grid = ScaleGrid::find(tensor.shape, scales.shape, || {
             self.0.declared().block(module.path(), matrix)
         })?;
         let mut components = vec![
             weight_component(index),
-            scale_component("weight_scale", scale_index, &grid),
+            scale_component("weight_scale", scales.index, &grid),
         ];
         match zeros {
-            Some((zeros_index, zeros)) => {
-                check_zeros(zeros, scales)?;
-                components.push(scale_component("weight_zero_point", zeros_index, &grid));
+            Some(zeros) => {
+                check_zeros(zeros.tensor, scales.tensor)?;
+                components.push(scale_component("weight_zero_point", zeros.index, &grid));
             }
             None if self.0.declared().symmetric(module.path(), matrix) == Some(false) => {
-                return Err(format!(
+                return Err(reason!(
                     "{} says it is asymmetric, but its zero point '{}' is missing{}",
                     self.0.declared().source(),
                     module.names(&["weight_zero_point"]),
-                    elsewhere(self.0.catalog)
+                    module.elsewhere()
                 ));
             }
             None => {}
@@ -106,7 +105,7 @@ impl Model<'_> {
         Ok(Layer {
             bits: 8,
             group_size: grid.group_size(),
-            shape: tensor.shape.clone(),
+            shape: tensor.shape.into(),
             exact: false,
             components,
             compatible: format!("I8, {grid}, scales {dtype}, K {}", grid.cols()),
@@ -122,28 +121,31 @@ impl Model<'_> {
 }
 
 /// Unlike beside FP8, U8 is no E8M0 here.
-fn float_dtype(scales: &StoredTensor) -> Result<Dtype, String> {
+fn float_dtype(scales: TensorRef<'_>) -> Result<Dtype, Reason> {
     match scales.dtype.known() {
         Some(d) if d.is_plain_float() => Ok(d),
-        _ => Err(format!(
+        _ => Err(reason!(
             "its scale '{}' is {}, not F16, BF16 or F32",
-            scales.name, scales.dtype
+            scales.name,
+            scales.dtype
         )),
     }
 }
 
-fn check_zeros(zeros: &StoredTensor, scales: &StoredTensor) -> Result<(), String> {
+fn check_zeros(zeros: TensorRef<'_>, scales: TensorRef<'_>) -> Result<(), Reason> {
     if !zeros.dtype.is(Dtype::I8) {
-        return Err(format!(
+        return Err(reason!(
             "its zero point '{}' is {}, not I8",
-            zeros.name, zeros.dtype
+            zeros.name,
+            zeros.dtype
         ));
     }
-    let one = |t: &StoredTensor| t.shape.iter().all(|&d| d == 1);
+    let one = |t: TensorRef<'_>| t.shape.iter().all(|&d| d == 1);
     if zeros.shape != scales.shape && !(one(zeros) && one(scales)) {
-        return Err(format!(
+        return Err(reason!(
             "its zero points {:?} are not shaped like its scales {:?}",
-            zeros.shape, scales.shape
+            zeros.shape,
+            scales.shape
         ));
     }
     Ok(())

@@ -5,21 +5,22 @@
 //!
 //! `.weight` is dropped from such a name, and other ends stay: words are `X` itself, or `X.qweight`
 //! or `X.weight_packed`; beside them stand `X.scales`, `X.weight_scale_inv` … (transformers:
-//! `X_scale_inv`). No format need know of this. Each is shown a catalog in which a stack is a module
-//! like any other, whose tensors are those of the first expert ([`Stacks::as_layers`]): headers say
-//! the same of all experts. What a format then recognizes is made the stack again
-//! ([`Stacks::stacked`]): its values are each expert's, decoded by the format's kernel, one after
-//! another.
+//! `X_scale_inv`). No format need know of this. Each is shown a listing in which a stack is a module
+//! like any other, whose tensors are those of the first expert ([`Overlay`]): headers say the same of
+//! all experts. What a format then recognizes is made the stack again ([`Stacks::stacked`]): its
+//! values are each expert's, decoded by the format's kernel, one after another.
 
 use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
 
+use super::listing::{Listing, Overlay};
 use super::parts::MOST_INPUTS;
-use super::{Facts, Kernel, Layer, Outcome, Recognized, Target};
-use crate::catalog::{Catalog, Format, StoredTensor};
+use super::{DeferredShape, Kernel, Layer, Outcome, Recognized, Target};
+use crate::catalog::{Catalog, Format, TensorRef};
 use crate::dtype::{Dtype, numel};
 use crate::error::Result;
+use crate::reason::{Reason, reason};
 use crate::view::{Concat, SharedView, Slice};
 
 #[cfg(test)]
@@ -42,8 +43,6 @@ pub struct Stacks {
     stacks: Vec<Stack>,
     /// A tensor's stack, by index, and how it belongs to it.
     members: HashMap<u32, (usize, Cut)>,
-    /// The model as formats are to see it; `None` where nothing is stacked.
-    as_layers: Option<Catalog>,
 }
 
 /// Experts under one name.
@@ -65,7 +64,7 @@ enum Cut {
 }
 
 impl Cut {
-    fn of(tensor: &StoredTensor, experts: u64) -> Cut {
+    fn of(tensor: TensorRef<'_>, experts: u64) -> Cut {
         // A vector of E numbers could as well be one for each of E rows.
         let sliced = tensor.shape.len() >= 2 && tensor.shape[0] == experts;
         if sliced && tensor.nbytes.is_multiple_of(experts) {
@@ -90,66 +89,54 @@ impl Cut {
 type Member<'a> = (u32, &'a str);
 
 impl Stacks {
-    /// Those that the names, dtypes and shapes of a catalog show.
-    pub fn find(catalog: &Catalog) -> Stacks {
+    /// Those that the names, dtypes and shapes of a catalog show, and how their tensors are to be
+    /// shown to formats: as those of the first expert.
+    pub fn find(catalog: &Catalog) -> (Stacks, Overlay) {
         let mut named: HashMap<&str, Vec<Member<'_>>> = HashMap::new();
-        for (i, tensor) in catalog.tensors.iter().enumerate() {
-            if let Some((name, last)) = split(&tensor.name) {
-                named.entry(name).or_default().push((i as u32, last));
+        for (i, tensor) in (0u32..).zip(&catalog.tensors) {
+            if let Some((name, last)) = split(tensor.name) {
+                named.entry(name).or_default().push((i, last));
             }
         }
-        let mut found = Stacks::default();
-        let mut tensors = Vec::new();
+        let (mut found, mut overlay) = (Stacks::default(), Overlay::default());
         for (name, members) in named {
             let Some(words) = words(catalog, name, &members) else {
                 continue;
             };
-            if tensors.is_empty() {
-                tensors.clone_from(&catalog.tensors);
-            }
-            let experts = catalog.tensors[words as usize].shape[0];
+            let experts = catalog.tensors.get(words).shape[0];
             for (index, last) in members {
-                let tensor = &mut tensors[index as usize];
                 // Stored values of that name are nobody's words.
                 if last == WEIGHT && index != words {
                     continue;
                 }
+                let tensor = catalog.tensors.get(index);
                 let cut = Cut::of(tensor, experts);
-                tensor.name = format!("{name}.{last}").into();
-                if cut == Cut::Slice {
-                    tensor.shape = tensor.shape[1..].into();
-                    tensor.nbytes /= experts;
-                }
+                let (shape, nbytes) = match cut {
+                    Cut::Slice => (&tensor.shape[1..], tensor.nbytes / experts),
+                    Cut::Whole | Cut::Misfit => (tensor.shape, tensor.nbytes),
+                };
+                overlay.describe(index, &format!("{name}.{last}"), shape, nbytes);
                 found.members.insert(index, (found.stacks.len(), cut));
             }
             let name = name.to_string();
             found.stacks.push(Stack { name, experts });
         }
-        if !found.stacks.is_empty() {
-            found.as_layers = Some(catalog.described_as(tensors));
-        }
-        found
+        (found, overlay)
     }
 
-    /// The model with every stack as the layer of its first expert, if it has stacks. Tensors have
-    /// the indexes that they have in the model itself.
-    pub fn as_layers(&self) -> Option<&Catalog> {
-        self.as_layers.as_ref()
-    }
-
-    /// What was recognized in that catalog, as what the model itself has.
-    pub fn stacked(&self, found: Recognized) -> Recognized {
+    /// What was recognized in the listing, as what the model itself has.
+    pub fn stacked(&self, found: Recognized, listing: &Listing<'_>) -> Recognized {
         let anchor = found.parts.first().and_then(|i| self.members.get(i));
         let Some(&(at, _)) = anchor else {
             return found;
         };
         let stack = &self.stacks[at];
-        let outcome = match (self.cuts(at, &found.parts), found.outcome) {
+        let outcome = match (self.cuts(at, &found.parts, listing), found.outcome) {
             (Err(reason), _) => Outcome::Damaged(reason),
             (_, Outcome::Damaged(reason)) => Outcome::Damaged(stack.each(&reason)),
             (Ok(cuts), Outcome::Layer(layer)) => stack.layer(&layer, cuts).into(),
-            (Ok(cuts), Outcome::Facts(facts)) => match self.cuts(at, &facts.sources) {
-                Ok(sources) => Outcome::Facts(stack.facts(facts, sources, cuts)),
+            (Ok(cuts), Outcome::Deferred(one)) => match self.cuts(at, &one.sources, listing) {
+                Ok(sources) => Outcome::Deferred(stack.deferred(one, sources, cuts)),
                 Err(reason) => Outcome::Damaged(reason),
             },
         };
@@ -166,51 +153,54 @@ impl Stacks {
     }
 
     /// How each of `parts` is cut, if the stack can be taken apart.
-    fn cuts(&self, at: usize, parts: &[u32]) -> std::result::Result<Vec<Cut>, String> {
+    fn cuts(
+        &self,
+        at: usize,
+        parts: &[u32],
+        listing: &Listing<'_>,
+    ) -> std::result::Result<Vec<Cut>, Reason> {
         let Stack { experts, name } = &self.stacks[at];
         if *experts > MOST_EXPERTS {
-            return Err(format!(
+            return Err(reason!(
                 "'{name}' is a stack of {experts} experts, at most {MOST_EXPERTS} are decoded"
             ));
         }
         let cut = |index: &u32| match self.members.get(index) {
             Some(&(own, cut)) if own == at && cut != Cut::Misfit => Ok(cut),
-            _ => Err(self.misfit(at, *index)),
+            _ => Err(self.misfit(at, listing.get(*index))),
         };
         parts.iter().map(cut).collect()
     }
 
-    fn misfit(&self, at: usize, index: u32) -> String {
+    fn misfit(&self, at: usize, part: TensorRef<'_>) -> Reason {
         let Stack { experts, name } = &self.stacks[at];
-        let tensors = self.as_layers.as_ref().map(|c| &c.tensors);
-        match tensors.and_then(|t| t.get(index as usize)) {
-            Some(part) => format!(
-                "'{name}' is a stack of {experts} experts, but '{}' {:?} is not for as many: an axis of {experts} is due in front",
-                part.name, part.shape
-            ),
-            None => format!("'{name}' is a stack of {experts} experts and lacks a part"),
-        }
+        reason!(
+            "'{name}' is a stack of {experts} experts, but '{}' {:?} is not for as many: an axis of {experts} is due in front",
+            part.name,
+            part.shape
+        )
     }
 }
 
 impl Stack {
-    fn each(&self, reason: &str) -> String {
-        format!("each of {} stacked layers: {reason}", self.experts)
+    fn each(&self, reason: &Reason) -> Reason {
+        reason.within(format_args!("each of {} stacked layers", self.experts))
     }
 
     /// E layers such as `one`, whose parts are cut so.
-    fn layer(&self, one: &Layer, cuts: Vec<Cut>) -> std::result::Result<Layer, String> {
+    fn layer(&self, one: &Layer, cuts: Vec<Cut>) -> std::result::Result<Layer, Reason> {
         let experts = self.experts;
         let inputs = one.shape.last().and_then(|k| k.checked_mul(experts));
         if inputs.is_none_or(|inputs| inputs > MOST_INPUTS) {
-            return Err(format!(
+            return Err(reason!(
                 "'{}' is a stack of {experts} layers {:?}, and at most {MOST_INPUTS} inputs are decoded together",
-                self.name, one.shape
+                self.name,
+                one.shape
             ));
         }
         let shape: Box<[u64]> = [&[experts], &*one.shape].concat().into();
         if numel(&shape).and_then(|n| n.checked_mul(4)).is_none() {
-            return Err(format!("shape {shape:?} overflows 64 bits"));
+            return Err(reason!("shape {shape:?} overflows 64 bits"));
         }
         Ok(Layer {
             bits: one.bits,
@@ -228,14 +218,14 @@ impl Stack {
         })
     }
 
-    /// Facts of every expert, which must come to the same layer.
-    fn facts(&self, facts: Facts, sources: Vec<Cut>, cuts: Vec<Cut>) -> Facts {
+    /// The shapes of all experts, which must come to the same layer.
+    fn deferred(&self, one: DeferredShape, sources: Vec<Cut>, cuts: Vec<Cut>) -> DeferredShape {
         let stack = self.clone();
-        let Facts {
+        let DeferredShape {
             sources: indexes,
             finish,
-        } = facts;
-        Facts {
+        } = one;
+        DeferredShape {
             sources: indexes,
             finish: Box::new(move |bytes| {
                 let own = |e: u64| -> Vec<Vec<u8>> {
@@ -248,11 +238,15 @@ impl Stack {
                 };
                 let one = finish(&own(0)).map_err(|why| stack.each(&why))?;
                 for e in 1..stack.experts {
-                    let other = finish(&own(e)).map_err(|why| format!("expert {e}: {why}"))?;
+                    let other =
+                        finish(&own(e)).map_err(|why| why.within(format_args!("expert {e}")))?;
                     if other.shape != one.shape || other.compatible != one.compatible {
-                        return Err(format!(
+                        return Err(reason!(
                             "stacked layers must be alike: expert 0 is {:?}, {}, expert {e} is {:?}, {}",
-                            one.shape, one.compatible, other.shape, other.compatible
+                            one.shape,
+                            one.compatible,
+                            other.shape,
+                            other.compatible
                         ));
                     }
                 }
@@ -286,7 +280,7 @@ fn is_stack(name: &str) -> bool {
 /// The stack's words, if it is one: matrices, stacked. A stored `X.weight` is a module of its own,
 /// and formats that stack know so.
 fn words(catalog: &Catalog, name: &str, members: &[Member<'_>]) -> Option<u32> {
-    let tensor = |index: u32| &catalog.tensors[index as usize];
+    let tensor = |index: u32| catalog.tensors.get(index);
     let stored = |last: &str| members.iter().find(|m| m.1 == last).map(|m| m.0);
     let weights = members.iter().filter(|m| m.1 == WEIGHT);
     if weights.clone().any(|m| *tensor(m.0).name != *name) {

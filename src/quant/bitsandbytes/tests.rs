@@ -10,8 +10,8 @@ use crate::catalog::{Catalog, OpenOptions};
 use crate::dtype::Dtype;
 use crate::layout::{Layout, Node, TensorFile, Top};
 use crate::model::{Model, ModelOptions};
-use crate::quant::Missing;
 use crate::quant::testing::{Stored, TestModel, assert_values, random, random_bytes, same, stored};
+use crate::reason::Missing;
 use crate::view::read_all;
 
 /// NF4's values, as bitsandbytes writes them.
@@ -535,7 +535,7 @@ fn a_state_that_cannot_be_read_is_asked_for_again() {
     for _ in 0..2 {
         let tensor = model.tensor(weight).unwrap();
         assert!(tensor.values.is_none());
-        assert!(tensor.remark.as_ref().unwrap().contains("truncated"));
+        assert!(model.remark(weight).unwrap().contains("truncated"));
         assert!(!model.is_settled(weight) && !model.is_settled(fused));
         assert_eq!(
             model.find("qkv_proj.weight").err().unwrap().errno(),

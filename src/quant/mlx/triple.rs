@@ -4,23 +4,20 @@ use std::sync::Arc;
 
 use super::config::{Mode, Settings};
 use super::kernel::GroupKernel;
-use crate::catalog::StoredTensor;
 use crate::dtype::{Dtype, numel};
+use crate::quant::module::{Module, Part};
 use crate::quant::{Component, Join, Layer};
-
-/// A stored tensor and its index in the catalog.
-pub(super) type Sibling<'a> = Option<(u32, &'a StoredTensor)>;
+use crate::reason::{Reason, reason};
 
 /// Words and what stands beside them, whatever that is.
 pub(super) struct Triple<'a> {
-    /// The module path, with its last dot; empty for a layer saved by itself.
-    pub(super) path: &'a str,
+    pub(super) module: Module<'a>,
     /// `X.weight`: U32.
-    pub(super) words: (u32, &'a StoredTensor),
+    pub(super) words: Part<'a>,
     /// `X.scales`.
-    pub(super) scales: Sibling<'a>,
+    pub(super) scales: Option<Part<'a>>,
     /// `X.biases`.
-    pub(super) biases: Sibling<'a>,
+    pub(super) biases: Option<Part<'a>>,
 }
 
 /// What the shapes of a layer's tensors say.
@@ -36,16 +33,11 @@ pub(super) struct Shapes {
 }
 
 impl Triple<'_> {
-    /// The module's name, as configs have it.
-    pub(super) fn module(&self) -> &str {
-        self.path.strip_suffix('.').unwrap_or(self.path)
-    }
-
     /// The reason where a config exempts a module that is quantized all the same.
-    pub(super) fn exempt(&self) -> String {
-        format!(
+    pub(super) fn exempt(&self) -> Reason {
+        reason!(
             "config.json says that {} is not quantized (false), but it is U32 with scales beside it",
-            self.module()
+            self.module.path()
         )
     }
 
@@ -54,7 +46,7 @@ impl Triple<'_> {
         [Some(self.words), self.scales, self.biases]
             .iter()
             .flatten()
-            .map(|part| part.0)
+            .map(|part| part.index)
             .collect()
     }
 
@@ -62,23 +54,23 @@ impl Triple<'_> {
     ///
     /// # Errors
     /// What is missing or does not fit, as a reason for a person.
-    pub(super) fn shapes(&self) -> Result<Shapes, String> {
+    pub(super) fn shapes(&self) -> Result<Shapes, Reason> {
         let (float, scales) = self.dtypes()?;
-        let (words, shape) = (&*self.words.1.shape, &*scales.shape);
+        let (words, shape) = (self.words.shape, scales.shape);
         let ([lead @ .., w], [scales_lead @ .., groups]) = (words, shape) else {
-            return Err(format!(
+            return Err(reason!(
                 "weight {words:?} and scales {shape:?}: at least two dimensions are due"
             ));
         };
         if lead.is_empty() || lead != scales_lead {
-            return Err(format!(
+            return Err(reason!(
                 "weight {words:?} and scales {shape:?}: all dimensions but the last must be there and agree"
             ));
         }
-        if let Some((_, biases)) = self.biases
-            && *biases.shape != *shape
+        if let Some(biases) = self.biases
+            && biases.shape != shape
         {
-            return Err(format!(
+            return Err(reason!(
                 "scales {shape:?} and biases {:?} differ in shape",
                 biases.shape
             ));
@@ -87,7 +79,7 @@ impl Triple<'_> {
             .checked_mul(32)
             .filter(|bits| *groups > 0 && bits.is_multiple_of(*groups))
             .ok_or_else(|| {
-                format!("rows of {w} words (32 bits each) do not divide into {groups} groups")
+                reason!("rows of {w} words (32 bits each) do not divide into {groups} groups")
             })?;
         Ok(Shapes {
             float,
@@ -98,23 +90,25 @@ impl Triple<'_> {
     }
 
     /// Whether the scales are floats (then with float biases), and the scales.
-    fn dtypes(&self) -> Result<(bool, &StoredTensor), String> {
-        let path = self.path;
-        let missing = |what: &str| format!("{path}{what} is missing");
-        let (_, scales) = self.scales.ok_or_else(|| missing("scales"))?;
+    fn dtypes(&self) -> Result<(bool, Part<'_>), Reason> {
+        let missing = |what: &str| reason!("{} is missing", self.module.name(what));
+        let scales = self.scales.ok_or_else(|| missing("scales"))?;
         let dtype = &scales.dtype;
-        match (is_float(scales), self.biases.map(|b| b.1)) {
+        match (is_float(scales), self.biases) {
             (true, None) => Err(missing("biases")),
-            (true, Some(biases)) if !is_float(biases) => Err(format!(
-                "{path}biases are {}; F16, BF16 or F32 is due",
+            (true, Some(biases)) if !is_float(biases) => Err(reason!(
+                "{} are {}; F16, BF16 or F32 is due",
+                self.module.name("biases"),
                 biases.dtype
             )),
             (true, Some(_)) => Ok((true, scales)),
-            (false, _) if !dtype.is(Dtype::U8) => Err(format!(
-                "{path}scales are {dtype}; F16, BF16, F32 or U8 is due"
+            (false, _) if !dtype.is(Dtype::U8) => Err(reason!(
+                "{} are {dtype}; F16, BF16, F32 or U8 is due",
+                self.module.name("scales")
             )),
-            (false, Some(_)) => Err(format!(
-                "{path}biases stand beside U8 scales, which go without"
+            (false, Some(_)) => Err(reason!(
+                "{} stand beside U8 scales, which go without",
+                self.module.name("biases")
             )),
             (false, None) => Ok((false, scales)),
         }
@@ -124,7 +118,7 @@ impl Triple<'_> {
     ///
     /// # Errors
     /// Settings and shapes do not agree, as a reason for a person.
-    pub(super) fn layer(&self, shapes: &Shapes, settings: Settings) -> Result<Layer, String> {
+    pub(super) fn layer(&self, shapes: &Shapes, settings: Settings) -> Result<Layer, Reason> {
         let Settings {
             mode,
             group_size,
@@ -137,26 +131,26 @@ impl Triple<'_> {
             ..
         } = *shapes;
         if group_size.checked_mul(u64::from(bits)) != Some(group_bits) {
-            return Err(format!(
+            return Err(reason!(
                 "{group_bits} bits in a group ({row_bits} bits a row in {groups} groups), but {bits} bits in groups of {group_size} would be {}",
                 u64::from(bits).saturating_mul(group_size)
             ));
         }
         // r = b·g divides the row's bits, so K is whole groups.
         let k = row_bits / u64::from(bits);
-        let mut shape = self.words.1.shape.clone();
+        let mut shape = Box::<[u64]>::from(self.words.shape);
         if let Some(last) = shape.last_mut() {
             *last = k;
         }
         let numel = numel(&shape)
             .filter(|n| n.checked_mul(4).is_some())
-            .ok_or_else(|| format!("shape {shape:?} overflows 64 bits"))?;
+            .ok_or_else(|| reason!("shape {shape:?} overflows 64 bits"))?;
         let kernel = GroupKernel {
             mode,
             bits,
             group_size: group_size as usize,
             scales: scale_dtype(mode, self.scales),
-            biases: self.biases.and_then(|b| b.1.dtype.known()),
+            biases: self.biases.and_then(|b| b.dtype.known()),
             numel,
         };
         Ok(Layer {
@@ -181,7 +175,7 @@ impl Triple<'_> {
             .filter_map(|(suffix, part)| {
                 Some(Component {
                     suffix,
-                    tensor: part?.0,
+                    tensor: part?.index,
                     join: Join::Rows,
                     whole: true,
                 })
@@ -192,7 +186,7 @@ impl Triple<'_> {
     fn compatible(&self, settings: Settings, k: u64) -> String {
         let mut text = format!("MLX {settings}, K {k}");
         for (what, part) in [("scales", self.scales), ("biases", self.biases)] {
-            if let Some((_, tensor)) = part {
+            if let Some(tensor) = part {
                 text.push_str(&format!(", {} {what}", tensor.dtype));
             }
         }
@@ -200,15 +194,15 @@ impl Triple<'_> {
     }
 }
 
-fn is_float(tensor: &StoredTensor) -> bool {
+fn is_float(tensor: Part<'_>) -> bool {
     let floats = [Dtype::F16, Dtype::BF16, Dtype::F32];
     floats.into_iter().any(|dtype| tensor.dtype.is(dtype))
 }
 
 /// What the bytes of a layer's scales are: U8 is how MLX stores two kinds of 8-bit float.
-fn scale_dtype(mode: Mode, scales: Sibling) -> Dtype {
+fn scale_dtype(mode: Mode, scales: Option<Part<'_>>) -> Dtype {
     match mode {
-        Mode::Affine => scales.and_then(|s| s.1.dtype.known()).unwrap_or(Dtype::F32),
+        Mode::Affine => scales.and_then(|s| s.dtype.known()).unwrap_or(Dtype::F32),
         Mode::Mxfp4 | Mode::Mxfp8 => Dtype::F8_E8M0,
         Mode::Nvfp4 => Dtype::F8_E4M3,
     }
