@@ -4,6 +4,7 @@ use std::io::{self, Write};
 use std::process::ExitCode;
 
 use anyhow::Result;
+use rustix::process::Resource;
 
 use crate::catalog::OpenOptions;
 use crate::cli::{Cli, Command, ModelArgs};
@@ -66,17 +67,10 @@ pub fn run(command: Command) -> Result<ExitCode> {
 /// Every shard of a model is open at once, and of a mounted one every file under `files/`, too; the
 /// soft limit is often 1,024.
 pub fn raise_file_limit() {
-    let mut limit = libc::rlimit {
-        rlim_cur: 0,
-        rlim_max: 0,
-    };
-    // SAFETY: both calls read or write the one struct they are given.
-    unsafe {
-        if libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) == 0 {
-            limit.rlim_cur = limit.rlim_max;
-            libc::setrlimit(libc::RLIMIT_NOFILE, &limit);
-        }
-    }
+    let mut limit = rustix::process::getrlimit(Resource::Nofile);
+    limit.current = limit.maximum;
+    // The limit stays as it was if it may not be raised.
+    let _ = rustix::process::setrlimit(Resource::Nofile, limit);
 }
 
 /// The exit code of a failure: 1, save for commands whose 1 means "found something".

@@ -104,8 +104,7 @@ impl Default for Config {
         Config {
             access: Access::Owner,
             limit: None,
-            // SAFETY: geteuid takes nothing, touches nothing and cannot fail.
-            owner: unsafe { libc::geteuid() },
+            owner: rustix::process::geteuid().as_raw(),
             readers: 0,
             staging: StagingPool::default(),
         }

@@ -9,6 +9,11 @@ compile_error!(
     "stfs serves little-endian files straight from memory: it needs a little-endian machine"
 );
 
+#[cfg(not(target_pointer_width = "64"))]
+compile_error!(
+    "stfs maps whole weight files and indexes them with usize: it needs a 64-bit machine"
+);
+
 pub mod catalog;
 pub mod cli;
 pub mod commands;

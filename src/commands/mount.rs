@@ -33,7 +33,7 @@ pub(super) fn run(mut args: MountArgs) -> Result<ExitCode> {
     }
     let log = Destination::open(args.log_file.as_deref(), args.foreground)?;
     if args.foreground {
-        log.install(args.verbose);
+        log.install(args.verbose, true);
         let started = start(&args)?;
         super::print(started.line.as_bytes())?;
         return serve(started);
@@ -41,7 +41,7 @@ pub(super) fn run(mut args: MountArgs) -> Result<ExitCode> {
     match daemon::split()? {
         Side::Parent(code) => Ok(code),
         Side::Child(parent) => {
-            log.install(args.verbose);
+            log.install(args.verbose, false);
             let started = start(&args)?;
             parent.ready(&started.line)?;
             log::info!("{}", started.line.trim_end());
@@ -61,7 +61,7 @@ struct Started {
 
 /// Opens the model, mounts it and sees that it answers.
 fn start(args: &MountArgs) -> Result<Started> {
-    let place = Place::prepare(&args.mountpoint)?;
+    let mountpoint = Mountpoint::prepare(&args.mountpoint)?;
     let flags = &args.model.options;
     let model = Model::open(
         &args.model.model,
@@ -86,11 +86,15 @@ fn start(args: &MountArgs) -> Result<Started> {
     };
     // Before there is a mount that a signal's default action would leave behind.
     let signals = Signals::new([SIGINT, SIGTERM, SIGHUP])?;
-    let mounted = fuse::mount(fs.clone(), &place.path, &options)?;
-    std::fs::metadata(place.path.join("tensors"))
-        .with_context(|| format!("{}: mounted, but does not answer", place.path.display()))?;
-    let line = summary(&model, &place.path);
-    place.keep();
+    let mounted = fuse::mount(fs.clone(), &mountpoint.path, &options)?;
+    std::fs::metadata(mountpoint.path.join("tensors")).with_context(|| {
+        format!(
+            "{}: mounted, but does not answer",
+            mountpoint.path.display()
+        )
+    })?;
+    let line = summary(&model, &mountpoint.path);
+    mountpoint.keep();
     let threads = args.threads.into();
     std::thread::Builder::new()
         .name("stfs-facts".into())
@@ -140,6 +144,7 @@ fn serve(started: Started) -> Result<ExitCode> {
                 }
                 // Readers that still have files open get a moment, then ENOTCONN.
                 std::thread::sleep(std::time::Duration::from_secs(1));
+                log::logger().flush();
                 std::process::exit(0);
             }
         })?;
@@ -147,6 +152,7 @@ fn serve(started: Started) -> Result<ExitCode> {
     fs.stop_gpu();
     ended?;
     log::info!("unmounted");
+    log::logger().flush();
     Ok(ExitCode::SUCCESS)
 }
 
@@ -172,14 +178,15 @@ fn summary(model: &Model, mountpoint: &Path) -> String {
     )
 }
 
-/// The mountpoint, made ready. If it was made for this mount, and the mount fails, it goes again.
-struct Place {
+/// The mountpoint, ready to be mounted on. If it was created for this mount and the mount fails, it is
+/// removed again.
+struct Mountpoint {
     path: PathBuf,
-    made: bool,
+    created: bool,
 }
 
-impl Place {
-    fn prepare(mountpoint: &Path) -> Result<Place> {
+impl Mountpoint {
+    fn prepare(mountpoint: &Path) -> Result<Mountpoint> {
         let shown = mountpoint.display();
         if mounts::is_stale(mountpoint) {
             detach_stale(mountpoint)?;
@@ -187,10 +194,10 @@ impl Place {
         match std::fs::metadata(mountpoint) {
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
                 std::fs::create_dir_all(mountpoint)
-                    .with_context(|| format!("make mountpoint {shown}"))?;
-                Ok(Place {
+                    .with_context(|| format!("create mountpoint {shown}"))?;
+                Ok(Mountpoint {
                     path: std::fs::canonicalize(mountpoint)?,
-                    made: true,
+                    created: true,
                 })
             }
             Err(e) => Err(e).with_context(|| format!("mountpoint {shown}")),
@@ -214,20 +221,23 @@ impl Place {
                         entry.file_name()
                     );
                 }
-                Ok(Place { path, made: false })
+                Ok(Mountpoint {
+                    path,
+                    created: false,
+                })
             }
         }
     }
 
     fn keep(mut self) {
-        self.made = false;
+        self.created = false;
     }
 }
 
-impl Drop for Place {
+impl Drop for Mountpoint {
     fn drop(&mut self) {
-        if self.made {
-            // Only if it is empty, and only the last component: nothing of anyone's is lost.
+        if self.created {
+            // Only an empty directory, and only the last component.
             let _ = std::fs::remove_dir(&self.path);
         }
     }

@@ -223,11 +223,14 @@ fn describe(ordinal: i32) -> CudaResult<Device> {
 /// The `_v2` tells a MIG instance's own uuid; drivers before CUDA 11.4 have only the other.
 fn uuid(raw: sys::CUdevice) -> [u8; 16] {
     let mut uuid = sys::CUuuid { bytes: [0; 16] };
-    // SAFETY: `raw` is a device of this driver, and `uuid` outlives the call, which fills it.
-    let second = call("cuDeviceGetUuid_v2", || unsafe {
-        sys::cuDeviceGetUuid_v2(&mut uuid, raw).result()
-    });
-    if second.is_err() {
+    // Asked first, because the binding panics on a missing function.
+    let answered = has("cuDeviceGetUuid_v2")
+        // SAFETY: `raw` is a device of this driver, and `uuid` outlives the call, which fills it.
+        && call("cuDeviceGetUuid_v2", || unsafe {
+            sys::cuDeviceGetUuid_v2(&mut uuid, raw).result()
+        })
+        .is_ok();
+    if !answered {
         // SAFETY: as above.
         warn(call("cuDeviceGetUuid", || unsafe {
             sys::cuDeviceGetUuid(&mut uuid, raw).result()
