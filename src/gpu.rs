@@ -30,6 +30,9 @@ pub use arena::{ALIGNMENT, Arena, Member, Place};
 pub use driver::GRANULE;
 pub use target::{FileState, Key, Part, Sources, Target, generation};
 
+/// Whether this build can use a GPU: the cargo feature `gpu`.
+pub const BUILT_IN: bool = cfg!(feature = "gpu");
+
 /// Who may use the GPU through a mount.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Access {

@@ -226,6 +226,9 @@ fn explain(e: &io::Error, io: &GpuIo) -> anyhow::Error {
     let needs = bytes(io.nbytes);
     let text = match e.raw_os_error() {
         Some(libc::EOPNOTSUPP) => "the mount has the GPU switched off (--gpu off)".into(),
+        Some(libc::ENODEV) if !crate::gpu::BUILT_IN => {
+            "this stfs was built without GPU support; build it with the feature 'gpu'".into()
+        }
         Some(libc::ENODEV) => {
             "the mount's daemon finds no CUDA driver (libcuda.so.1) or no device".into()
         }
@@ -246,7 +249,7 @@ fn explain(e: &io::Error, io: &GpuIo) -> anyhow::Error {
         }
         Some(libc::EACCES) => "only the mount's owner and root may (--gpu all lets others)".into(),
         Some(libc::EAGAIN) => "the CUDA driver is still starting; try again".into(),
-        Some(libc::ENOTTY) => "is no tensor of an stfs mount".into(),
+        Some(libc::ENOTTY) => "is not a tensor in an stfs mount".into(),
         _ => e.to_string(),
     };
     anyhow::Error::msg(text)

@@ -402,7 +402,7 @@ fn the_commands() {
     let (code, _, err) = stfs(&["gpu", "upload", &path("model.json"), "/etc/passwd"]);
     assert_eq!(code, Some(1));
     assert_eq!(
-        err.matches("is no tensor of an stfs mount").count(),
+        err.matches("is not a tensor in an stfs mount").count(),
         2,
         "{err}"
     );

@@ -5,6 +5,7 @@ mod common;
 
 mod attributes;
 mod damage;
+mod facts;
 mod incomplete;
 mod listing;
 mod manifest;
@@ -14,6 +15,7 @@ mod reads;
 mod sources;
 mod synthetic;
 mod tied;
+mod times;
 
 use std::path::{Path, PathBuf};
 

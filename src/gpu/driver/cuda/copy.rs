@@ -5,7 +5,8 @@ use std::sync::Arc;
 use cudarc::driver::{result, sys};
 
 use super::memory::Pinned;
-use super::{Context, CudaError, CudaResult, DeviceMemory, call, warn};
+use super::{Context, DeviceMemory, call, warn};
+use crate::gpu::driver::{CudaError, CudaResult};
 
 /// A staging buffer: pinned memory and the event that says when a copy out of it is over.
 pub struct Staging {

@@ -6,7 +6,8 @@ use std::sync::Arc;
 
 use cudarc::driver::{result, sys};
 
-use super::{CudaError, CudaResult, Device, call, warn};
+use super::{Device, call, warn};
+use crate::gpu::driver::{CudaError, CudaResult};
 
 /// A device's primary context, for as long as anything lives in it.
 pub struct Context {
