@@ -1,5 +1,5 @@
-//! `stfs man`: one manual page with a part for every command, made of the same definition as the
-//! help. (One page for each command would have to be installed to be found.)
+//! `stfs man`: one manual page with a section for every command, generated from the same definition as
+//! the help. (A page for each command would have to be installed to be found.)
 
 use std::io;
 
@@ -7,7 +7,7 @@ use anyhow::Result;
 use clap::Command;
 use clap_mangen::Man;
 
-/// What no flag's help says.
+/// The sections that clap does not know.
 const END: &str = r#".SH "EXIT STATUS"
 .TP
 .B 0
@@ -22,7 +22,7 @@ and
 found something.
 .TP
 .B 2
-Wrong usage. Of those three also: trouble.
+Wrong usage. Of those three also: an error, so that nothing could be checked.
 .SH ENVIRONMENT
 .TP
 .B NO_COLOR
@@ -34,7 +34,7 @@ If set, no colors are written.
 
 /// The page, as roff.
 pub(super) fn page(command: Command) -> Result<String> {
-    // `help` says what the page says.
+    // The page replaces `help`.
     let mut command = command.disable_help_subcommand(true);
     command.build();
     let man = Man::new(command.clone());
