@@ -50,16 +50,16 @@ pub(super) fn run(mut args: MountArgs) -> Result<ExitCode> {
     }
 }
 
-/// A mount that answers.
+/// A mount that has answered a request.
 struct Started {
     mounted: fuse::Mounted,
     fs: Arc<Fs>,
-    /// The line that says so.
+    /// The summary line to print.
     line: String,
     signals: Signals,
 }
 
-/// Opens the model, mounts it and sees that it answers.
+/// Opens the model, mounts it and checks that the mount answers.
 fn start(args: &MountArgs) -> Result<Started> {
     let mountpoint = Mountpoint::prepare(&args.mountpoint)?;
     let flags = &args.model.options;
@@ -72,7 +72,7 @@ fn start(args: &MountArgs) -> Result<Started> {
             synthetic: !flags.no_synthetic,
         },
     )?;
-    say_what_is_odd(&model.catalog);
+    log_what_is_unusual(&model.catalog);
     let model = Arc::new(model);
     let gpu = gpu::Config {
         access: args.gpu,
@@ -84,7 +84,7 @@ fn start(args: &MountArgs) -> Result<Started> {
         allow_other: args.allow_other,
         threads: args.threads.into(),
     };
-    // Before there is a mount that a signal's default action would leave behind.
+    // Before mounting: a signal's default action would leave a dead mount behind.
     let signals = Signals::new([SIGINT, SIGTERM, SIGHUP])?;
     let mounted = fuse::mount(fs.clone(), &mountpoint.path, &options)?;
     std::fs::metadata(mountpoint.path.join("tensors")).with_context(|| {
@@ -108,8 +108,8 @@ fn start(args: &MountArgs) -> Result<Started> {
     })
 }
 
-/// What a user should know of the model, though it can be served.
-fn say_what_is_odd(catalog: &Catalog) {
+/// Logs what is unusual about a model that can be served all the same.
+fn log_what_is_unusual(catalog: &Catalog) {
     for note in &catalog.notes {
         log::info!("{note}");
     }
@@ -121,7 +121,7 @@ fn say_what_is_odd(catalog: &Catalog) {
     }
 }
 
-/// Serves until it is unmounted, or a signal says to.
+/// Serves until it is unmounted or a signal arrives.
 fn serve(started: Started) -> Result<ExitCode> {
     let Started {
         mounted,
@@ -136,13 +136,13 @@ fn serve(started: Started) -> Result<ExitCode> {
         .spawn(move || {
             if let Some(signal) = signals.forever().next() {
                 log::info!("signal {signal}: unmounting {}", place.path().display());
-                // First, while its waiters can still be answered.
+                // First, while waiting callers can still be answered.
                 gpu.stop_gpu();
-                // Lazily: a shell that stands in the mount must not keep it.
+                // Lazily: a shell whose working directory is in the mount must not keep it.
                 if let Err(e) = place.unmount() {
                     log::error!("{e}");
                 }
-                // Readers that still have files open get a moment, then ENOTCONN.
+                // Readers that still have files open get a second, then ENOTCONN.
                 std::thread::sleep(std::time::Duration::from_secs(1));
                 log::logger().flush();
                 std::process::exit(0);
@@ -247,7 +247,7 @@ fn detach_stale(mountpoint: &Path) -> Result<()> {
     let shown = mountpoint.display();
     let Some(entry) = mounts::top(mountpoint)?.filter(Entry::is_stfs) else {
         bail!(
-            "mountpoint {shown}: another program's mount whose daemon has died is there; 'fusermount3 -u {shown}' detaches it"
+            "mountpoint {shown}: is a mount of another program whose daemon has died; 'fusermount3 -u {shown}' detaches it"
         );
     };
     fuse::unmount(&entry.mountpoint, true)?;
@@ -258,8 +258,8 @@ fn detach_stale(mountpoint: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Takes in what `-o` says. What every mount is anyway, and what only mount(8) and systemd care
-/// for, is passed over.
+/// Applies `-o` options. Those that every mount has anyway, and those that are meant for mount(8) and
+/// systemd, are ignored.
 fn apply_options(args: &mut MountArgs) -> Result<()> {
     for option in std::mem::take(&mut args.options) {
         let (key, value) = match option.split_once('=') {

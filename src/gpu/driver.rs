@@ -40,10 +40,10 @@ impl fmt::Display for CudaError {
 /// `Result` with [`CudaError`].
 pub type CudaResult<T> = Result<T, CudaError>;
 
-/// Why there is no driver to work with.
+/// Why the driver cannot be used.
 #[derive(Debug, Clone)]
 pub enum NoDriver {
-    /// There is none, or none that fits: in words.
+    /// It is not installed, or too old: in words.
     Missing(String),
     /// A call failed.
     Cuda(CudaError),

@@ -46,7 +46,7 @@ fn consumer() {
     };
     let mut base = 0;
     // SAFETY: the device is one of the driver's, the context stays retained to the end, and the
-    // copy stays inside the mapping, whose size the exporter tells.
+    // copy stays inside the mapping, whose size the exporter reports.
     unsafe {
         result::ctx::set_current(result::primary_ctx::retain(device).unwrap()).unwrap();
         sys::cuIpcOpenMemHandle_v2(&mut base, handle, 1)

@@ -101,7 +101,7 @@ fn switched_off_not_allowed_and_unknown() {
     assert_eq!(all.call(ioctl::QUERY, request(), &target, uid(1001)).0, 0);
 
     assert_eq!(all.raw(0xC1A0_F545, &[0; 416], uid(0)).0, libc::ENOTTY);
-    // A file that is no tensor.
+    // A file that is not a tensor.
     let query = request();
     assert_eq!(
         all.raw(ioctl::QUERY, bytemuck::bytes_of(&query), uid(0)).0,
@@ -238,7 +238,7 @@ fn a_source_that_changed_is_estale() {
         let (errno, io) = upload.recv_timeout(Duration::from_secs(5)).unwrap();
         assert_eq!((errno, io.state), (libc::ESTALE, ioctl::FAILED));
 
-        // Afterwards: whoever insists on the old state is told, whoever does not gets the new one.
+        // Afterwards: a caller that requires the old state gets ESTALE, any other the new state.
         let (errno, old) = fixture.upload(&target, 1);
         assert_eq!(errno, 0);
         std::fs::write(&source, noise(3_000_000, 7)).unwrap();
@@ -303,7 +303,7 @@ fn a_failure_is_told_once_to_those_who_did_not_wait_for_it() {
             timeout_ms: 0,
             ..request()
         };
-        // Starts the driver, so that nobody has to wait for that.
+        // Starts the driver, so that the upload does not wait for that.
         assert_eq!(devices(&fixture, 0).0, 0);
         let (errno, io) = fixture.call(ioctl::UPLOAD, at_once, &target, file(1));
         assert_eq!((errno, io.state), (0, ioctl::LOADING));

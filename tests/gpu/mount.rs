@@ -124,7 +124,7 @@ fn a_lease_lasts_as_long_as_the_open_file_does() {
     }
     // For lsattr's ioctl the kernel opens and releases on its own.
     let mut flags = 0i32;
-    // SAFETY: FS_IOC_GETFLAGS writes one int to where it is told.
+    // SAFETY: FS_IOC_GETFLAGS writes one int to the address that it is given.
     let rc = unsafe { libc::ioctl(other.as_raw_fd(), libc::FS_IOC_GETFLAGS as _, &mut flags) };
     assert_eq!(rc, -1);
     assert_eq!(
@@ -292,7 +292,7 @@ fn switched_off_and_limited_at_mount() {
     assert_eq!(devices[0].cap, 4 << 20);
 }
 
-/// What another user is told. Needs root, to become one; `errors` has the same without a kernel.
+/// The errors that another user gets. Needs root, to become one; `errors` has the same without a kernel.
 #[test]
 fn other_users_are_refused_unless_all_may() {
     // SAFETY: geteuid has no preconditions.

@@ -34,7 +34,7 @@ pub struct Device {
     never: Infallible,
 }
 
-/// There is no driver in this build.
+/// This build has no driver.
 ///
 /// # Errors
 /// Always.

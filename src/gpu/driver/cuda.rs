@@ -14,8 +14,8 @@ mod memory;
 pub use copy::{Copying, Staging, Stream};
 pub use memory::{Context, DeviceMemory};
 
-/// The driver's functions without which nothing works. Asked for by name before the first is called:
-/// the binding panics on a missing one.
+/// The functions that stfs needs. They are looked up by name before the first is called, because the
+/// binding panics on a missing one.
 const NEEDED: &[&str] = &[
     "cuInit",
     "cuDeviceGetCount",
@@ -45,7 +45,7 @@ impl CudaError {
     pub fn errno(&self) -> i32 {
         use sys::CUresult as C;
         const OUT_OF_MEMORY: u32 = C::CUDA_ERROR_OUT_OF_MEMORY as u32;
-        /// There is no device, or no driver that fits it.
+        /// No device, or no driver that fits it.
         const NO_DEVICE: [u32; 5] = [
             C::CUDA_ERROR_STUB_LIBRARY as u32,
             C::CUDA_ERROR_NO_DEVICE as u32,
@@ -61,8 +61,8 @@ impl CudaError {
     }
 }
 
-/// Whether after an error of this code every further call in the context fails: only when all that
-/// lives in the context has gone, and the context with it, can a new one do better.
+/// Whether every later call in the context fails after this error. Only a new context works again, and it
+/// can be created only after everything in the old one has been freed.
 pub fn ruins_context(code: u32) -> bool {
     use sys::CUresult as C;
     const RUINOUS: [u32; 12] = [
@@ -99,7 +99,7 @@ fn call<T>(name: &'static str, f: impl FnOnce() -> Result<T, DriverError>) -> Cu
     }
 }
 
-/// Logs the failure of a call that nothing can be done about (those that give something back).
+/// Logs the failure of a call that cannot be handled (freeing).
 fn warn(outcome: CudaResult<()>) {
     if let Err(e) = outcome {
         log::warn!("gpu: {e}");
@@ -113,7 +113,7 @@ pub struct Device {
     pub ordinal: i32,
     /// The driver's own handle.
     raw: sys::CUdevice,
-    /// Zeros where the driver cannot tell.
+    /// Zeros if the driver cannot report it.
     pub uuid: [u8; 16],
     /// The name.
     pub name: String,
@@ -123,13 +123,13 @@ pub struct Device {
     pub can_export: bool,
 }
 
-/// Loads the driver, starts it, and lists the devices. No context is made and no memory taken.
+/// Loads the driver, starts it, and lists the devices. No context is created and no memory allocated.
 ///
 /// # Errors
 /// No driver, one too old, or one that fails; never an empty list.
 pub fn start() -> Result<Vec<Device>, NoDriver> {
-    // SAFETY: loading a library runs its initializers; this is the CUDA driver, which is made for
-    // being loaded so. The function only tries the library names and closes what it opened.
+    // SAFETY: loading a library runs its initializers; the CUDA driver is meant to be loaded like this.
+    // The function only tries the library names and closes what it opened.
     let present = catch_unwind(|| unsafe { sys::is_culib_present() }).unwrap_or(false);
     if !present {
         return Err(NoDriver::Missing(
@@ -179,7 +179,7 @@ fn describe(ordinal: i32) -> CudaResult<Device> {
     })
 }
 
-/// The `_v2` tells a MIG instance's own uuid; drivers before CUDA 11.4 have only the other.
+/// `_v2` returns a MIG instance's own uuid; drivers before CUDA 11.4 have only the other function.
 fn uuid(raw: sys::CUdevice) -> [u8; 16] {
     let mut uuid = sys::CUuuid { bytes: [0; 16] };
     // Asked first, because the binding panics on a missing function.
