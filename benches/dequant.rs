@@ -5,12 +5,11 @@
 //! `cargo bench --bench dequant [-- NAME…]`; a format is a line of [`CASES`].
 
 use std::path::Path;
-use std::sync::Arc;
 
 use safetensors::tensor::{Dtype as D, TensorView, serialize_to_file};
 use stfs::catalog::{Catalog, OpenOptions};
 use stfs::quant;
-use stfs::view::{Cast, SharedView, StoredBytes, View};
+use stfs::view::{Cast, SharedView, View};
 
 /// Outputs and inputs of every layer here.
 const N: usize = 4096;
@@ -334,10 +333,8 @@ fn view(catalog: &Catalog) -> SharedView {
             .view(&found.raw_parts(catalog))
             .expect("a view");
     }
-    let stored = &catalog.tensors[0];
-    let dtype = stored.dtype.known().expect("a known dtype");
-    let bytes = StoredBytes(catalog.extent(stored));
-    Cast::view(Arc::new(bytes), dtype).expect("it has values")
+    let dtype = catalog.tensors.get(0).dtype.known().expect("a known dtype");
+    Cast::view(catalog.bytes(0), dtype).expect("it has values")
 }
 
 /// The thread's processor time so far, in seconds.

@@ -1,12 +1,13 @@
 //! The catalog: which tensors a model directory stores, where, and of what dtype and shape. Made
 //! from headers and JSON files alone, and validated: every extent lies inside its file.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use crate::dtype::{ElementType, numel};
+use crate::dtype::ElementType;
 use crate::error::{Error, Result};
+use crate::view::{SharedView, StoredBytes};
 use source::Source;
 
 mod check;
@@ -21,6 +22,7 @@ mod safetensors;
 mod shards;
 mod small_file;
 mod source;
+mod tensors;
 mod weight_map;
 
 pub use check::{Problem, check};
@@ -29,6 +31,7 @@ pub use mapped_file::{MappedSlice, SourceFile, Stat};
 pub use order::natural;
 pub(crate) use safetensors::METADATA;
 pub use safetensors::{HeaderProblem, check_header};
+pub use tensors::{TensorRef, Tensors};
 
 /// A range of bytes of a file.
 #[derive(Clone)]
@@ -41,7 +44,7 @@ pub struct Extent {
     pub len: u64,
 }
 
-/// A tensor as a file stores it.
+/// A tensor as a container hands it over.
 #[derive(Debug, Clone)]
 pub struct StoredTensor {
     /// The name, exactly as the file has it.
@@ -68,13 +71,6 @@ pub struct ManifestBits {
     /// Whether the tensor's own entry tells it, by `bits` or by a shape that counts the values (else
     /// it is a default).
     pub explicit: bool,
-}
-
-impl StoredTensor {
-    /// Number of elements as the header counts them.
-    pub fn numel(&self) -> u64 {
-        numel(&self.shape).unwrap_or(0)
-    }
 }
 
 /// How the weights are stored.
@@ -114,7 +110,7 @@ pub struct Catalog {
     /// The weight files, in natural order of their names.
     pub files: Vec<Arc<SourceFile>>,
     /// The tensors, in natural order of their names.
-    pub tensors: Vec<StoredTensor>,
+    pub tensors: Tensors,
     /// Names that an index promises but no file at hand holds (only with `allow_missing`).
     pub absent: BTreeSet<Arc<str>>,
     /// `__metadata__` of the shards (the first that has a key wins), or a manifest's other keys.
@@ -129,7 +125,6 @@ pub struct Catalog {
     pub shards_missing: bool,
     /// Remarks for the log and `ls --why`: stale duplicates left out, shards missing.
     pub notes: Vec<String>,
-    by_name: HashMap<Arc<str>, u32>,
 }
 
 impl Catalog {
@@ -158,22 +153,50 @@ impl Catalog {
 
     /// The index of the stored tensor of that name.
     pub fn find(&self, name: &str) -> Option<u32> {
-        self.by_name.get(name).copied()
+        self.tensors.find(name)
     }
 
-    /// Where a stored tensor's bytes lie.
-    pub fn extent(&self, tensor: &StoredTensor) -> Extent {
-        Extent {
-            file: self.files[tensor.file as usize].clone(),
-            offset: tensor.offset,
-            len: tensor.nbytes,
-        }
+    /// Where the tensor of that index lies; `None` if it is not one run of one file.
+    pub fn extent(&self, index: u32) -> Option<Extent> {
+        let (file, offset) = self.tensors.place(index);
+        Some(Extent {
+            file: self.files[file as usize].clone(),
+            offset,
+            len: self.tensors.get(index).nbytes,
+        })
+    }
+
+    /// The file that holds the tensor of that index, and its first byte there.
+    pub(crate) fn place(&self, index: u32) -> (&Arc<SourceFile>, u64) {
+        let (file, offset) = self.tensors.place(index);
+        (&self.files[file as usize], offset)
+    }
+
+    /// The bytes of the tensor of that index.
+    pub fn bytes(&self, index: u32) -> SharedView {
+        let (file, offset) = self.tensors.place(index);
+        Arc::new(StoredBytes(Extent {
+            file: self.files[file as usize].clone(),
+            offset,
+            len: self.tensors.get(index).nbytes,
+        }))
+    }
+
+    /// Indexes of the files that the tensor of that index lies in.
+    pub fn files_of(&self, index: u32) -> impl Iterator<Item = u32> {
+        std::iter::once(self.tensors.place(index).0)
     }
 
     /// The same model as if its tensors were described so: names, shapes and extents may differ,
-    /// their number and order not.
-    pub(crate) fn described_as(&self, tensors: Vec<StoredTensor>) -> Catalog {
-        let names = tensors.iter().enumerate();
+    /// their number and order not. Of two that then have one name the first keeps it.
+    pub(crate) fn described_as(&self, rows: Vec<StoredTensor>) -> Catalog {
+        let mut tensors = Tensors::with_capacity(rows.len(), 0);
+        for (i, mut row) in rows.into_iter().enumerate() {
+            if tensors.find(&row.name).is_some() {
+                row.name = format!("{}\0{i}", row.name).into();
+            }
+            let _ = tensors.push(row);
+        }
         Catalog {
             dir: self.dir.clone(),
             model: self.model.clone(),
@@ -186,7 +209,6 @@ impl Catalog {
             lone_file: self.lone_file,
             shards_missing: self.shards_missing,
             notes: self.notes.clone(),
-            by_name: names.map(|(i, t)| (t.name.clone(), i as u32)).collect(),
             tensors,
         }
     }
@@ -208,18 +230,17 @@ impl Catalog {
         } = parts;
         check_total(&model, &tensors)?;
         tensors.sort_by(|a, b| natural(&a.name, &b.name).then(a.file.cmp(&b.file)));
-        let mut by_name = HashMap::with_capacity(tensors.len());
-        for (i, t) in tensors.iter().enumerate() {
-            if let Some(first) = by_name.insert(t.name.clone(), i as u32) {
-                let (a, b) = (
-                    &files[tensors[first as usize].file as usize],
-                    &files[t.file as usize],
-                );
+        let name_bytes = tensors.iter().map(|t| t.name.len()).sum();
+        let mut table = Tensors::with_capacity(tensors.len(), name_bytes);
+        for tensor in tensors {
+            let (name, file) = (tensor.name.clone(), tensor.file);
+            if let Err(first) = table.push(tensor) {
+                let (a, b) = (&files[table.place(first).0 as usize], &files[file as usize]);
                 return Err(Error::invalid(
                     &dir,
                     format!(
-                        "tensor '{}' is in two files, {} and {}, and no index says which counts; remove one, or mount one file by its path",
-                        t.name, a.name, b.name
+                        "tensor '{name}' is in two files, {} and {}, and no index says which counts; remove one, or mount one file by its path",
+                        a.name, b.name
                     ),
                 ));
             }
@@ -230,7 +251,7 @@ impl Catalog {
             model,
             format,
             files,
-            tensors,
+            tensors: table,
             absent,
             metadata,
             configs,
@@ -238,7 +259,6 @@ impl Catalog {
             lone_file,
             shards_missing,
             notes,
-            by_name,
         })
     }
 }

@@ -149,7 +149,7 @@ pub fn float_model(model: &Model) -> Vec<(TensorId, bool)> {
             Origin::Stored { .. }
                 if model.layer_of(id).is_none()
                     && model.parameters(id) == 0
-                    && model.catalog.tensors[id as usize].numel() > 0
+                    && model.catalog.tensors.get(id).numel() > 0
                     && decoded.contains(module(model.name(id))) => {}
             Origin::Stored { .. }
                 if quant::is_of_activations(model.name(id))
@@ -188,7 +188,7 @@ fn module(name: &str) -> &str {
 
 /// Whether a stored tensor is in a float model (`None`: it is not), and as values or as stored.
 fn as_float(model: &Model, id: TensorId) -> Option<bool> {
-    let stored = &model.catalog.tensors[id as usize];
+    let stored = model.catalog.tensors.get(id);
     if let Some(layer) = model.layer_of(id) {
         let (recognized, resolved) = model.layer(layer);
         return match (resolved, &recognized.target) {

@@ -35,6 +35,7 @@ pub mod names;
 pub mod parallel;
 pub mod preview;
 pub mod quant;
+pub mod reason;
 pub mod statistics;
 pub mod text;
 pub mod tree;

@@ -53,9 +53,12 @@ pub fn origin_json(model: &Model, id: TensorId, tensor: &Tensor) -> Value {
     let kind = tensor.origin.kind();
     match &tensor.origin {
         Origin::Stored { .. } => {
-            let stored = &model.catalog.tensors[id as usize];
-            let file = &model.catalog.files[stored.file as usize];
-            json!({"kind": kind, "file": file.name, "offset": stored.offset})
+            let extent = model.catalog.extent(id);
+            json!({
+                "kind": kind,
+                "file": extent.as_ref().map(|e| &e.file.name),
+                "offset": extent.as_ref().map(|e| e.offset),
+            })
         }
         Origin::Fused(join) => {
             json!({"kind": kind, "axis": join.axis, "parts": parts_json(model, join, false)})

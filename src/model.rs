@@ -12,7 +12,8 @@ use std::sync::{Arc, OnceLock};
 
 use crate::catalog::{Catalog, Stat, natural};
 use crate::error::{Error, Result};
-use crate::quant::{self, Layer, Missing, Outcome, Recognized};
+use crate::quant::{self, Layer, Outcome, Recognized};
+use crate::reason::Missing;
 
 mod candidates;
 mod facts;
@@ -99,7 +100,7 @@ impl Model {
         let mut entries: Vec<Entry> = catalog
             .tensors
             .iter()
-            .map(|t| Entry::new(t.name.clone(), Vec::new()))
+            .map(|t| Entry::new(t.name.into(), Vec::new()))
             .collect();
         let mut by_name: HashMap<Arc<str>, TensorId> = entries
             .iter()
@@ -187,7 +188,9 @@ impl Model {
         let Answer { answer, certain } = self.answer(id);
         match (certain, answer) {
             (true, answer) => answer.map_err(Missing::from),
-            (false, Ok(tensor)) => Err(Missing::Unread(tensor.remark.clone().unwrap_or_default())),
+            (false, Ok(tensor)) => Err(Missing::Unread(
+                tensor.remark.clone().unwrap_or_default().into(),
+            )),
             (false, Err(why)) => Err(Missing::Unread(why.into())),
         }
     }
@@ -260,7 +263,7 @@ impl Model {
             let resolved = slot.recognized.resolve(&self.catalog);
             Answer {
                 certain: !matches!(resolved, Err(Missing::Unread(_))),
-                answer: resolved.map_err(|why| why.text().to_string()),
+                answer: resolved.map_err(|why| why.to_string()),
             }
         })
     }
@@ -311,13 +314,13 @@ impl Model {
         let Ok(tensor) = self.tensor(id) else { return };
         let mut layer = |l: u32| {
             for &p in &self.recognized(l).parts {
-                out.push(self.catalog.tensors[p as usize].file);
+                out.extend(self.catalog.files_of(p));
             }
         };
         match &tensor.origin {
             Origin::Stored { layer: Some(l) } => layer(*l),
             Origin::Stored { layer: None } => {
-                out.push(self.catalog.tensors[id as usize].file);
+                out.extend(self.catalog.files_of(id));
             }
             Origin::Dequantized { layer: l } => layer(*l),
             Origin::Fused(join) | Origin::Stacked(join) => {

@@ -4,6 +4,10 @@ use std::borrow::Cow;
 
 use sha2::{Digest, Sha256};
 
+mod table;
+
+pub use table::NameTable;
+
 /// A file name for a tensor is at most this long, so that `.npy` and `.png` still fit into 255.
 const MAX: usize = 240;
 /// How many bytes of a longer name are kept before `~` and 16 hex digits.

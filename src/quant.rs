@@ -16,10 +16,11 @@ use std::sync::Arc;
 
 use self::declared::Declared;
 use self::stacked::Stacks;
-use crate::catalog::{Catalog, StoredTensor};
+use crate::catalog::{Catalog, TensorRef};
 use crate::dtype::Dtype;
 use crate::error::Result;
-use crate::view::{SharedView, StoredBytes};
+use crate::reason::{Missing, Reason};
+use crate::view::SharedView;
 
 mod awq;
 pub mod bits;
@@ -31,7 +32,6 @@ mod fp8;
 mod gpt_oss;
 mod gptq;
 mod int8;
-mod missing;
 mod mlx;
 mod modelopt;
 mod module;
@@ -44,8 +44,6 @@ pub(crate) mod simd;
 mod stacked;
 #[cfg(test)]
 pub(crate) mod testing;
-
-pub use missing::Missing;
 
 /// Every format, in the order in which they are asked. The first that recognizes an anchor has it.
 pub const FORMATS: &[&dyn Format] = &[
@@ -115,7 +113,7 @@ pub trait Recognizer {
     /// stored tensor of the model, so the first test must be cheap (a suffix, a dtype).
     ///
     /// `None`: not this format's. Otherwise what was found, damaged layers included.
-    fn recognize(&self, index: u32, tensor: &StoredTensor) -> Option<Recognized>;
+    fn recognize(&self, index: u32, tensor: TensorRef<'_>) -> Option<Recognized>;
 }
 
 /// Under which name a layer's values stand.
@@ -149,11 +147,11 @@ pub enum Outcome {
     /// It can, once a few bytes of tensor data (a shape) are known.
     Facts(Facts),
     /// It cannot be decoded, and why: both shapes, both numbers.
-    Damaged(String),
+    Damaged(Reason),
 }
 
-impl From<std::result::Result<Layer, String>> for Outcome {
-    fn from(layer: std::result::Result<Layer, String>) -> Outcome {
+impl From<std::result::Result<Layer, Reason>> for Outcome {
+    fn from(layer: std::result::Result<Layer, Reason>) -> Outcome {
         match layer {
             Ok(layer) => Outcome::Layer(layer),
             Err(reason) => Outcome::Damaged(reason),
@@ -168,7 +166,7 @@ pub struct Facts {
     pub sources: Vec<u32>,
     /// Makes the layer of those bytes, in the order of `sources`, or says why there is none.
     #[allow(clippy::type_complexity)]
-    pub finish: Box<dyn Fn(&[Vec<u8>]) -> std::result::Result<Layer, String> + Send + Sync>,
+    pub finish: Box<dyn Fn(&[Vec<u8>]) -> std::result::Result<Layer, Reason> + Send + Sync>,
 }
 
 /// A layer that can be decoded.
@@ -309,7 +307,7 @@ impl Recognized {
                 for &i in &facts.sources {
                     let view = stored(catalog, i);
                     let read = crate::view::read_all(&*view);
-                    bytes.push(read.map_err(|e| Missing::Unread(e.to_string()))?);
+                    bytes.push(read.map_err(|e| Missing::Unread(e.to_string().into()))?);
                 }
                 (facts.finish)(&bytes).map_err(Missing::Reason)
             }
@@ -323,7 +321,5 @@ impl Recognized {
 }
 
 fn stored(catalog: &Catalog, index: u32) -> SharedView {
-    Arc::new(StoredBytes(
-        catalog.extent(&catalog.tensors[index as usize]),
-    ))
+    catalog.bytes(index)
 }

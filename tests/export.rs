@@ -243,7 +243,7 @@ fn bin_and_manifest_are_a_model_again() {
     assert_eq!(again.catalog.tensors.len(), tensors().len());
     for (name, (_, shape, data)) in tensors() {
         let (id, t) = again.find(&name).unwrap();
-        let stored = &again.catalog.tensors[id as usize];
+        let stored = again.catalog.extent(id).unwrap();
         assert_eq!(stored.offset % 64, 0, "{name}");
         assert!(t.shape.iter().map(|&d| d as usize).eq(shape), "{name}");
         assert_eq!(read_all(&*again.raw(id).unwrap()).unwrap(), data, "{name}");

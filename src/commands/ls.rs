@@ -26,7 +26,7 @@ pub(super) fn run(args: &LsArgs) -> Result<ExitCode> {
         Ok(())
     } else if args.tree {
         let stored = model.catalog.tensors.iter();
-        let found = stored.filter(|t| wanted(&t.name)).count();
+        let found = stored.filter(|t| wanted(t.name)).count();
         let matched = super::check_matched(glob, found, "stored tensor");
         if args.json || matched.is_ok() {
             tree::print(&model, wanted, args.json, &mut out)?;
@@ -93,7 +93,7 @@ fn rows(model: &Model, tensors: &[(TensorId, &Tensor)], out: &mut impl Write) ->
 fn source(model: &Model, id: TensorId, tensor: &Tensor) -> String {
     match &tensor.origin {
         Origin::Stored { .. } => {
-            let file = model.catalog.tensors[id as usize].file;
+            let file = model.catalog.files_of(id).next().unwrap_or_default();
             model.catalog.files[file as usize].name.clone()
         }
         Origin::Tied(of) => format!("tied to {}", model.name(*of)),

@@ -140,9 +140,8 @@ fn check_shared_index(model: &Model, id: TensorId, join: &Join) -> Vec<Problem> 
 
 /// The name of the file that holds a stored tensor.
 fn file_of(model: &Model, stored: TensorId) -> &str {
-    let file = model.catalog.tensors.get(stored as usize).map(|t| t.file);
-    let file = file.and_then(|f| model.catalog.files.get(f as usize));
-    file.map_or("", |f| &f.name)
+    let file = model.catalog.files_of(stored).next();
+    file.map_or("", |f| &model.catalog.files[f as usize].name)
 }
 
 fn print(

@@ -103,9 +103,8 @@ impl Assembly {
     fn read_piece(&self, index: usize, at: u64, buf: &mut [u8]) -> Result<()> {
         let piece = &self.plan.pieces[index];
         if self.is_stored(piece) {
-            let tensor = &self.model.catalog.tensors[piece.id as usize];
-            let file = &self.model.catalog.files[tensor.file as usize];
-            return file.read_at(tensor.offset + at, buf);
+            let (file, offset) = self.model.catalog.place(piece.id);
+            return file.read_at(offset + at, buf);
         }
         self.computed(index)?.read_at(at, buf)
     }
@@ -151,7 +150,7 @@ impl View for Assembly {
         if at + len as u64 > piece.len || !self.is_stored(piece) {
             return None;
         }
-        let tensor = &self.model.catalog.tensors[piece.id as usize];
-        self.model.catalog.files[tensor.file as usize].slice(tensor.offset + at, len)
+        let (file, offset) = self.model.catalog.place(piece.id);
+        file.slice(offset + at, len)
     }
 }

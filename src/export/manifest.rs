@@ -22,7 +22,7 @@ fn places(model: &Model) -> (Vec<(TensorId, u64)>, u64) {
         .into_iter()
         .map(|id| {
             let start = at.next_multiple_of(ALIGN);
-            at = start + model.catalog.tensors[id as usize].nbytes;
+            at = start + model.catalog.tensors.get(id).nbytes;
             (id, start)
         })
         .collect();
@@ -36,7 +36,7 @@ pub(super) fn bin(model: &Model) -> Plan {
         .into_iter()
         .map(|(id, start)| Piece {
             start,
-            len: model.catalog.tensors[id as usize].nbytes,
+            len: model.catalog.tensors.get(id).nbytes,
             id,
             as_values: false,
         })
@@ -61,16 +61,16 @@ pub(super) fn json(model: &Model) -> Plan {
     let mut packings: BTreeMap<(u32, Option<u64>), u32> = BTreeMap::new();
     let mut text = format!("{{\"num_tensors\":{},\"tensors\":{{", places.len()).into_bytes();
     for (i, &(id, offset)) in places.iter().enumerate() {
-        let t = &model.catalog.tensors[id as usize];
+        let t = model.catalog.tensors.get(id);
         if i > 0 {
             text.push(b',');
         }
-        push_json(&mut text, &*t.name);
+        push_json(&mut text, t.name);
         text.push(b':');
         let entry = Entry {
             offset,
             size: t.nbytes,
-            shape: &t.shape,
+            shape: t.shape,
             dtype: t.dtype.name(),
             bits: t
                 .dtype
@@ -99,8 +99,6 @@ fn bits(model: &Model, id: TensorId, packings: &mut BTreeMap<(u32, Option<u64>),
             *packings.entry((layer.bits, layer.group_size)).or_default() += 1;
             layer.bits
         }
-        _ => model.catalog.tensors[id as usize]
-            .bits
-            .map_or(0, |b| b.bits),
+        _ => model.catalog.tensors.get(id).bits.map_or(0, |b| b.bits),
     }
 }

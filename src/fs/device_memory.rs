@@ -9,7 +9,7 @@ use crate::gpu::{Arena, Caller, Key, Member, Part, Reply, Sources, Target};
 use crate::ioctl;
 use crate::layout::{Node, Top};
 use crate::model::{Origin, TensorId};
-use crate::view::{SharedView, StoredBytes};
+use crate::view::SharedView;
 
 impl Fs {
     /// Answers an ioctl on a file or directory, through `reply`: now, or later from another thread.
@@ -93,9 +93,9 @@ impl Fs {
         let sources = match model.is_stored(id) {
             // A layer's anchor has the layer's files for its values; its own bytes have one.
             true => {
-                let file = model.catalog.tensors[id as usize].file;
-                [model.catalog.files[file as usize].clone()]
-                    .into_iter()
+                let files = model.catalog.files_of(id);
+                files
+                    .map(|f| model.catalog.files[f as usize].clone())
                     .collect()
             }
             false => self.sources(id),
@@ -201,13 +201,12 @@ impl Fs {
     fn arena(&self) -> &Arc<Arena> {
         self.arena.get_or_init(|| {
             let catalog = &self.layout.model.catalog;
-            Arc::new(Arena::new(catalog.tensors.iter().zip(0..).map(
-                |(tensor, id)| Member {
-                    ino: Node::Raw(id).ino(),
-                    view: Arc::new(StoredBytes(catalog.extent(tensor))),
-                    file: catalog.files[tensor.file as usize].clone(),
-                },
-            )))
+            let ids = 0..catalog.tensors.len() as TensorId;
+            Arc::new(Arena::new(ids.map(|id| Member {
+                ino: Node::Raw(id).ino(),
+                view: catalog.bytes(id),
+                file: catalog.place(id).0.clone(),
+            })))
         })
     }
 }

@@ -80,8 +80,10 @@ pub(super) fn generate(
     let dequantized: Vec<Arc<str>> = found.names.iter().map(|(n, _)| n.clone()).collect();
     // Names that are only promised (an incomplete download) count: the fusion they belong to is
     // then missing a part, not complete without it.
-    let stored = catalog.tensors.iter().map(|t| &t.name);
-    for name in stored.chain(&catalog.absent).chain(&dequantized) {
+    let stored = catalog.tensors.iter().map(|t| t.name);
+    let absent = catalog.absent.iter().map(|name| &**name);
+    let dequantized_names = dequantized.iter().map(|name| &**name);
+    for name in stored.chain(absent).chain(dequantized_names) {
         add_joins(&mut found, name);
     }
     if let Some(embedding) = tied::candidate(catalog, &dequantized) {

@@ -5,7 +5,8 @@ use super::rules::FusedRule;
 use super::tensor::f32_bytes;
 use super::{JoinOf, Model, Tensor, TensorId, Values};
 use crate::dtype::{Dtype, ElementType, numel};
-use crate::quant::{self, Component, Layer, Missing, Target};
+use crate::quant::{self, Component, Layer, Target};
+use crate::reason::Missing;
 
 /// Why parts do not join.
 pub(super) type Reason = String;

@@ -7,7 +7,8 @@ use super::known::Answer;
 use super::tensor::f32_bytes;
 use super::{Model, Origin, Tensor, TensorId, Values};
 use crate::dtype::Dtype;
-use crate::quant::{Missing, Target};
+use crate::quant::Target;
+use crate::reason::Missing;
 
 impl Model {
     /// What the tensor is, or why there is none.
@@ -22,26 +23,29 @@ impl Model {
             match self.make(recipe) {
                 Ok(tensor) => return made(Ok(Arc::new(tensor)), true),
                 // A later recipe does not count: this one may yet be the better.
-                Err(Missing::Unread(why)) => return made(Err(why), false),
+                Err(Missing::Unread(why)) => return made(Err(why.into()), false),
                 Err(Missing::Reason(why)) => {
                     first_reason.get_or_insert(why);
                 }
             }
         }
-        made(Err(first_reason.unwrap_or_default()), true)
+        made(
+            Err(first_reason.map_or_else(String::new, String::from)),
+            true,
+        )
     }
 
     /// A stored tensor, and whether all about it is known.
     fn stored(&self, id: TensorId) -> (Tensor, bool) {
-        let t = &self.catalog.tensors[id as usize];
+        let t = self.catalog.tensors.get(id);
         let numeric = t.dtype.known().filter(|d| d.has_f32()).map(|d| Values {
-            shape: t.shape.clone(),
+            shape: t.shape.into(),
             exact: d.exact_in_f32(),
         });
         let layer = self.layer_anchored_at(id);
         let mut tensor = Tensor {
             dtype: t.dtype.clone(),
-            shape: t.shape.clone(),
+            shape: t.shape.into(),
             nbytes: t.nbytes,
             values: numeric,
             remark: None,

@@ -17,20 +17,20 @@ pub(super) fn candidate(
         catalog
             .tensors
             .iter()
-            .map(|t| &t.name)
-            .chain(dequantized)
-            .chain(&catalog.absent)
+            .map(|t| t.name)
+            .chain(dequantized.iter().map(|n| &**n))
+            .chain(catalog.absent.iter().map(|n| &**n))
     };
-    if names().any(|n| is_head(n)) {
+    if names().any(is_head) {
         return None;
     }
-    let embeddings: Vec<&Arc<str>> = names().filter(|n| is_embedding(n)).collect();
+    let embeddings: Vec<&str> = names().filter(|n| is_embedding(n)).collect();
     let one = match embeddings.as_slice() {
         [] => return None,
-        [one] => Ok((*one).clone()),
+        [one] => Ok(Arc::from(*one)),
         several => Err(format!(
             "which embedding it would be tied to is not clear: {}",
-            several.iter().map(|s| &***s).collect::<Vec<_>>().join(", ")
+            several.join(", ")
         )),
     };
     Some(tying(catalog).and(one))

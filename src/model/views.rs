@@ -4,11 +4,12 @@ use std::sync::Arc;
 
 use super::same::Same;
 use super::{Join, JoinOf, Model, Origin, Part, Tensor, TensorId};
-use crate::catalog::StoredTensor;
+use crate::catalog::TensorRef;
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
-use crate::quant::{self, Missing, Target};
-use crate::view::{Cast, Concat, Npy, SharedView, StoredBytes, npy_header};
+use crate::quant::{self, Target};
+use crate::reason::Missing;
+use crate::view::{Cast, Concat, Npy, SharedView, npy_header};
 
 /// A tensor's `.npy`: NumPy's dtype and shape, and whether the array is `raw` or `f32`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -88,10 +89,7 @@ impl Model {
     pub fn raw(&self, id: TensorId) -> Result<SharedView> {
         let tensor = self.described(id)?;
         match &tensor.origin {
-            Origin::Stored { .. } => {
-                let stored = &self.catalog.tensors[id as usize];
-                Ok(Arc::new(StoredBytes(self.catalog.extent(stored))))
-            }
+            Origin::Stored { .. } => Ok(self.catalog.bytes(id)),
             Origin::Dequantized { layer } => self.layer_values(*layer),
             Origin::Fused(join) | Origin::Stacked(join) => self.joined(id, join, join.of),
             Origin::Tied(of) => self.raw(*of),
@@ -141,7 +139,7 @@ impl Model {
     fn layer_values(&self, layer: u32) -> Result<SharedView> {
         let recognized = self.recognized(layer);
         let layer = self.settled_layer(layer).map_err(|why| match why {
-            Missing::Reason(why) => Error::NotFound(why),
+            Missing::Reason(why) => Error::NotFound(why.into()),
             Missing::Unread(why) => Error::other(libc::EIO, why),
         })?;
         layer.kernel.view(&recognized.raw_parts(&self.catalog))
@@ -213,7 +211,7 @@ impl Model {
     /// How many weights a stored tensor holds: packed words count what they pack, a layer's scales
     /// and indexes nothing.
     pub fn parameters(&self, stored: TensorId) -> u64 {
-        let tensor = &self.catalog.tensors[stored as usize];
+        let tensor = &self.catalog.tensors.get(stored);
         match self.layer_of(stored) {
             None => {
                 let last = tensor.name.rsplit('.').next().unwrap_or_default();
@@ -235,7 +233,7 @@ impl Model {
     /// How many values a tensor's elements pack, by what a manifest says: its words pack
     /// `32 / bits` each, also where no scales are there to decode them. Where nothing in the
     /// manifest says it they are integers.
-    fn packed(&self, tensor: &StoredTensor) -> u64 {
+    fn packed(&self, tensor: &TensorRef<'_>) -> u64 {
         let defaults = self.catalog.configs.manifest.as_ref();
         let is_said = defaults.is_some_and(|c| c.contains_key("default_bits"));
         match tensor.bits {

@@ -73,7 +73,7 @@ pub fn stored_bytes(model: &Model, id: TensorId) -> u64 {
     let Ok(tensor) = model.tensor(id) else {
         return 0;
     };
-    let nbytes = |part: &u32| model.catalog.tensors[*part as usize].nbytes;
+    let nbytes = |part: &u32| model.catalog.tensors.get(*part).nbytes;
     match &tensor.origin {
         Origin::Dequantized { layer } => model.recognized(*layer).parts.iter().map(nbytes).sum(),
         Origin::Stored { layer: Some(layer) } if model.is_dequantized(id) => {

@@ -4,16 +4,17 @@
 //! Source: `casper-hansen/AutoAWQ awq/modules/linear/gemm.py`.
 
 use super::packed_linear::Line;
+use crate::reason::{Reason, reason};
 
 /// Column 8c + m of the matrix is nibble `NIBBLE[m]` of word c.
 const NIBBLE: [u32; 8] = [0, 4, 1, 5, 2, 6, 3, 7];
 
 /// Input features, from the shape of `qweight` and the number of groups; or why they are not AWQ's.
-pub(super) fn fit(words: [u64; 2], groups: u64) -> Result<u64, String> {
+pub(super) fn fit(words: [u64; 2], groups: u64) -> Result<u64, Reason> {
     match words[0] {
-        0 => Err(format!("qweight {words:?} holds no inputs")),
+        0 => Err(reason!("qweight {words:?} holds no inputs")),
         k if k % groups == 0 => Ok(k),
-        k => Err(format!(
+        k => Err(reason!(
             "{k} inputs (qweight {words:?}) in {groups} groups (scales, qzeros): AWQ's groups are equal"
         )),
     }

@@ -19,8 +19,9 @@ use super::scaled::{Extra, ScaledKernel};
 use super::{
     Component, Facts, Format, Join, Layer, Opened, Outcome, Recognized, Recognizer, Target,
 };
-use crate::catalog::{Catalog, StoredTensor};
+use crate::catalog::{Catalog, TensorRef};
 use crate::dtype::Dtype;
+use crate::reason::{Reason, reason};
 
 mod kernel;
 mod state;
@@ -55,7 +56,7 @@ impl Format for FourBit {
         let catalog = opened.catalog;
         let ours =
             |name: &str| name.ends_with(ABSMAX) || STATES.iter().any(|state| name.ends_with(state));
-        let some = catalog.tensors.iter().any(|t| ours(&t.name));
+        let some = catalog.tensors.iter().any(|t| ours(t.name));
         some.then(|| Box::new(FourBits(catalog)) as Box<dyn Recognizer + 'a>)
     }
 
@@ -67,8 +68,8 @@ impl Format for FourBit {
 struct FourBits<'a>(&'a Catalog);
 
 impl Recognizer for FourBits<'_> {
-    fn recognize(&self, index: u32, tensor: &StoredTensor) -> Option<Recognized> {
-        Module::of_weight(self.0, &tensor.name)?;
+    fn recognize(&self, index: u32, tensor: TensorRef<'_>) -> Option<Recognized> {
+        Module::of_weight(self.0, tensor.name)?;
         let sibling = |end: &str| self.0.find(&[&*tensor.name, end].concat());
         let state = STATES.iter().find_map(|end| sibling(end));
         // Two of its parts are as good a sign as the state, which may be what is missing.
@@ -80,7 +81,7 @@ impl Recognizer for FourBits<'_> {
         let others = statistics.into_iter().flatten().chain(state);
         let parts: Vec<u32> = [index].into_iter().chain(others).collect();
         let outcome = match state {
-            None => Outcome::Damaged(format!(
+            None => Outcome::Damaged(reason!(
                 "its state '{}{}' (or __fp4) is missing{}",
                 tensor.name,
                 STATES[0],
@@ -103,18 +104,18 @@ impl FourBits<'_> {
     fn outcome(
         &self,
         index: u32,
-        tensor: &StoredTensor,
+        tensor: TensorRef<'_>,
         state: u32,
         statistics: [Option<u32>; 4],
     ) -> Outcome {
-        let stored = |index: Option<u32>| index.map(|i| &self.0.tensors[i as usize]);
+        let stored = |index: Option<u32>| index.map(|i| self.0.tensors.get(i));
         let lengths = match Lengths::of(tensor, statistics.map(stored)) {
             Ok(lengths) => lengths,
-            Err(reason) => return Outcome::Damaged(reason + elsewhere(self.0)),
+            Err(reason) => return Outcome::Damaged(reason!("{reason}{}", elsewhere(self.0))),
         };
-        let size = self.0.tensors[state as usize].nbytes;
+        let size = self.0.tensors.get(state).nbytes;
         if size > MAX_STATE {
-            return Outcome::Damaged(format!(
+            return Outcome::Damaged(reason!(
                 "its state is {size} bytes long, at most {MAX_STATE} are read"
             ));
         }
@@ -155,7 +156,7 @@ impl Format for EightBit {
     fn open<'a>(&self, opened: &'a Opened<'a>) -> Option<Box<dyn Recognizer + 'a>> {
         let catalog = opened.catalog;
         let ours = |name: &str| name.ends_with("SCB") || name.ends_with("weight_format");
-        let some = catalog.tensors.iter().any(|t| ours(&t.name));
+        let some = catalog.tensors.iter().any(|t| ours(t.name));
         some.then(|| Box::new(EightBits(catalog)) as Box<dyn Recognizer + 'a>)
     }
 
@@ -167,18 +168,18 @@ impl Format for EightBit {
 struct EightBits<'a>(&'a Catalog);
 
 impl Recognizer for EightBits<'_> {
-    fn recognize(&self, index: u32, tensor: &StoredTensor) -> Option<Recognized> {
+    fn recognize(&self, index: u32, tensor: TensorRef<'_>) -> Option<Recognized> {
         if !tensor.dtype.is(Dtype::I8) {
             return None;
         }
-        let module = Module::of_weight(self.0, &tensor.name)?;
+        let module = Module::of_weight(self.0, tensor.name)?;
         let (scale, format) = (module.get("SCB"), module.get("weight_format"));
         if scale.is_none() && format.is_none() {
             return None;
         }
         let others = [scale, format].into_iter().flatten().map(|(i, _)| i);
         let outcome = match (scale, format) {
-            (None, _) => Outcome::Damaged(format!(
+            (None, _) => Outcome::Damaged(reason!(
                 "its scale '{}' is missing{}",
                 module.names(&["SCB"]),
                 elsewhere(self.0)
@@ -190,9 +191,10 @@ impl Recognizer for EightBits<'_> {
                         sources: vec![source],
                         finish: Box::new(move |bytes| row_major(bytes).map(|()| layer.clone())),
                     }),
-                    (Ok(_), _) => Outcome::Damaged(format!(
+                    (Ok(_), _) => Outcome::Damaged(reason!(
                         "its weight_format is {} {:?}, not one U8",
-                        format.dtype, format.shape
+                        format.dtype,
+                        format.shape
                     )),
                     (Err(reason), _) => Outcome::Damaged(reason),
                 }
@@ -210,24 +212,26 @@ impl Recognizer for EightBits<'_> {
 
 fn eight_bit_layer(
     index: u32,
-    tensor: &StoredTensor,
-    scale: &StoredTensor,
-) -> Result<Layer, String> {
+    tensor: TensorRef<'_>,
+    scale: TensorRef<'_>,
+) -> Result<Layer, Reason> {
     let fits = match *tensor.shape {
         [n, _] => scale.dtype.is(Dtype::F32) && scale.numel() == n,
         _ => false,
     };
     if !fits {
-        return Err(format!(
+        return Err(reason!(
             "SCB is {} {:?}, a weight {:?} needs one F32 for each row",
-            scale.dtype, scale.shape, tensor.shape
+            scale.dtype,
+            scale.shape,
+            tensor.shape
         ));
     }
-    let grid = ScaleGrid::find(&tensor.shape, &[scale.numel()], || None)?;
+    let grid = ScaleGrid::find(tensor.shape, &[scale.numel()], || None)?;
     Ok(Layer {
         bits: 8,
         group_size: None,
-        shape: tensor.shape.clone(),
+        shape: tensor.shape.into(),
         exact: false,
         components: vec![unjoinable(index)],
         compatible: format!("int8, K {}", grid.cols()),
@@ -242,10 +246,10 @@ fn eight_bit_layer(
 }
 
 /// Whether the one byte of `weight_format` says so. The others are tilings for old GPUs.
-fn row_major(bytes: &[Vec<u8>]) -> Result<(), String> {
+fn row_major(bytes: &[Vec<u8>]) -> Result<(), Reason> {
     match bytes.first().and_then(|b| b.first()) {
         Some(0) => Ok(()),
-        Some(n) => Err(format!(
+        Some(n) => Err(reason!(
             "weight_format is {n}, an old GPU's tiling: only 0, row-major, is decoded"
         )),
         None => Err("weight_format is empty".into()),

@@ -13,8 +13,9 @@
 
 use self::config::Module;
 use super::{Format, Opened, Outcome, Recognized, Recognizer, Target};
-use crate::catalog::{Catalog, StoredTensor};
+use crate::catalog::{Catalog, TensorRef};
 use crate::dtype::Dtype;
+use crate::reason::reason;
 
 pub mod config;
 mod decode;
@@ -84,7 +85,7 @@ struct Model<'a>(&'a Opened<'a>);
 struct Anchor<'a> {
     catalog: &'a Catalog,
     index: u32,
-    tensor: &'a StoredTensor,
+    tensor: TensorRef<'a>,
     /// Its name up to and including the last dot.
     prefix: &'a str,
 }
@@ -93,17 +94,12 @@ struct Anchor<'a> {
 #[derive(Clone, Copy)]
 struct Part<'a> {
     index: u32,
-    tensor: &'a StoredTensor,
+    tensor: TensorRef<'a>,
 }
 
 impl<'a> Anchor<'a> {
     /// The tensor if its name ends in `suffix`, as a whole component.
-    fn new(
-        catalog: &'a Catalog,
-        index: u32,
-        tensor: &'a StoredTensor,
-        suffix: &str,
-    ) -> Option<Self> {
+    fn new(catalog: &'a Catalog, index: u32, tensor: TensorRef<'a>, suffix: &str) -> Option<Self> {
         let prefix = tensor.name.strip_suffix(suffix)?;
         (prefix.is_empty() || prefix.ends_with('.')).then_some(Anchor {
             catalog,
@@ -115,7 +111,7 @@ impl<'a> Anchor<'a> {
 
     fn sibling(&self, suffix: &str) -> Option<Part<'a>> {
         let index = self.catalog.find(&format!("{}{suffix}", self.prefix))?;
-        let tensor = &self.catalog.tensors[index as usize];
+        let tensor = self.catalog.tensors.get(index);
         Some(Part { index, tensor })
     }
 
@@ -141,7 +137,7 @@ impl<'a> Anchor<'a> {
 }
 
 impl Recognizer for Model<'_> {
-    fn recognize(&self, index: u32, tensor: &StoredTensor) -> Option<Recognized> {
+    fn recognize(&self, index: u32, tensor: TensorRef<'_>) -> Option<Recognized> {
         if let Some(anchor) = Anchor::new(self.0.catalog, index, tensor, "weight_packed") {
             self.packed(&anchor)
         } else if let Some(anchor) = Anchor::new(self.0.catalog, index, tensor, "compressed") {
@@ -163,14 +159,14 @@ impl Model<'_> {
         let words = anchor.tensor.numel();
         let mut found = if let Some(format) = refused(anchor, module.as_ref()) {
             let parts = anchor.siblings(&["weight_scale", "scale_packed", "meta"]);
-            anchor.found(parts, Outcome::Damaged(format.to_string()))
+            anchor.found(parts, Outcome::Damaged(format.into()))
         } else {
             match anchor.tensor.dtype.known() {
                 Some(Dtype::I32) => pack::recognize(anchor, module.and_then(|m| m.weights())),
                 Some(Dtype::U8) => small_floats::recognize(anchor),
                 _ => anchor.found(
                     anchor.siblings(SIBLINGS),
-                    Outcome::Damaged(format!(
+                    Outcome::Damaged(reason!(
                         "weight_packed is {}, needs I32 words or U8 codes",
                         anchor.tensor.dtype
                     )),
@@ -204,7 +200,7 @@ fn sparse(anchor: &Anchor) -> Option<Recognized> {
         None => "sparse-24-bitmask",
     };
     let parts = anchor.siblings(&["bitmask", "shape", "row_offsets"]);
-    let mut found = anchor.found(parts, Outcome::Damaged(format.to_string()));
+    let mut found = anchor.found(parts, Outcome::Damaged(format.into()));
     if anchor.module().ends_with(".weight") {
         found.target = Target::Named(anchor.module().to_string());
     }

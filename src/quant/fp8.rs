@@ -17,8 +17,9 @@ use super::parts::{scale_component, scale_dtype, unpacked_pairs, weight_componen
 use super::scale_grid::ScaleGrid;
 use super::scaled::{Extra, ScaledKernel};
 use super::{Format, Layer, Opened, Recognized, Recognizer, Target};
-use crate::catalog::StoredTensor;
+use crate::catalog::TensorRef;
 use crate::dtype::Dtype;
+use crate::reason::{Reason, reason};
 
 /// The format; see the module.
 pub struct Fp8;
@@ -64,7 +65,7 @@ struct Codes {
 }
 
 impl Recognizer for Model<'_> {
-    fn recognize(&self, index: u32, tensor: &StoredTensor) -> Option<Recognized> {
+    fn recognize(&self, index: u32, tensor: TensorRef<'_>) -> Option<Recognized> {
         let dtype = tensor.dtype.known()?;
         if dtype.is_f8() {
             let found = self.find(tensor, &SCALES)?;
@@ -79,8 +80,8 @@ impl Recognizer for Model<'_> {
 }
 
 impl Model<'_> {
-    fn find<'t>(&'t self, tensor: &'t StoredTensor, scales: &[&'static str]) -> Option<Found<'t>> {
-        let module = Module::of_weight(self.0.catalog, &tensor.name)?;
+    fn find<'t>(&'t self, tensor: TensorRef<'t>, scales: &[&'static str]) -> Option<Found<'t>> {
+        let module = Module::of_weight(self.0.catalog, tensor.name)?;
         let scale = scales.iter().find_map(|s| Some((module.find(s)?, *s)));
         Some(Found { module, scale })
     }
@@ -88,7 +89,7 @@ impl Model<'_> {
     fn f8(
         &self,
         index: u32,
-        tensor: &StoredTensor,
+        tensor: TensorRef<'_>,
         dtype: Dtype,
         found: &Found<'_>,
     ) -> Option<Recognized> {
@@ -105,20 +106,20 @@ impl Model<'_> {
     fn scaled(
         &self,
         index: u32,
-        tensor: &StoredTensor,
+        tensor: TensorRef<'_>,
         dtype: Dtype,
         path: &str,
         scale: Scale,
-    ) -> Result<Layer, String> {
+    ) -> Result<Layer, Reason> {
         let shape = &tensor.shape;
         let (scales, _) = self.scales(scale)?;
-        let grid = ScaleGrid::find(shape, &scales.shape, || {
+        let grid = ScaleGrid::find(shape, scales.shape, || {
             self.0.declared().block(path, shape.len() == 2)
         })?;
         let codes = Codes {
             dtype,
             name: dtype.to_string(),
-            shape: shape.clone(),
+            shape: (*shape).into(),
             numel: tensor.numel(),
             group_size: grid.group_size(),
         };
@@ -126,7 +127,7 @@ impl Model<'_> {
     }
 
     /// FP4 pairs in I8.
-    fn pairs(&self, index: u32, tensor: &StoredTensor, found: &Found<'_>) -> Option<Recognized> {
+    fn pairs(&self, index: u32, tensor: TensorRef<'_>, found: &Found<'_>) -> Option<Recognized> {
         let path = found.module.path();
         let outcome = match found.scale {
             Some(scale) => self.scaled_pairs(index, tensor, scale),
@@ -146,12 +147,12 @@ impl Model<'_> {
     fn scaled_pairs(
         &self,
         index: u32,
-        tensor: &StoredTensor,
+        tensor: TensorRef<'_>,
         scale: Scale,
-    ) -> Result<Layer, String> {
+    ) -> Result<Layer, Reason> {
         let (scales, _) = self.scales(scale)?;
-        let (shape, numel) = unpacked_pairs(&tensor.shape)?;
-        let grid = ScaleGrid::groups(&shape, &scales.shape, PAIR_GROUP)?;
+        let (shape, numel) = unpacked_pairs(tensor.shape)?;
+        let grid = ScaleGrid::groups(&shape, scales.shape, PAIR_GROUP)?;
         let codes = Codes {
             dtype: Dtype::F4,
             name: "FP4 pairs".into(),
@@ -168,7 +169,7 @@ impl Model<'_> {
         codes: Codes,
         grid: ScaleGrid,
         (scale, suffix): Scale,
-    ) -> Result<Layer, String> {
+    ) -> Result<Layer, Reason> {
         let (scales, scale_dtype) = self.scales((scale, suffix))?;
         Ok(Layer {
             bits: codes.dtype.bits(),
@@ -195,13 +196,13 @@ impl Model<'_> {
         })
     }
 
-    fn scales(&self, (scale, _): Scale) -> Result<(&StoredTensor, Dtype), String> {
-        let scales = &self.0.catalog.tensors[scale as usize];
+    fn scales(&self, (scale, _): Scale) -> Result<(TensorRef<'_>, Dtype), Reason> {
+        let scales = self.0.catalog.tensors.get(scale);
         Ok((scales, scale_dtype(scales)?))
     }
 
-    fn no_scale(&self, found: &Found<'_>, scales: &[&str]) -> String {
-        format!(
+    fn no_scale(&self, found: &Found<'_>, scales: &[&str]) -> Reason {
+        reason!(
             "{} says it is quantized, but it has no scale ({}){}",
             self.0.declared().source(),
             found.module.names(scales),
@@ -215,7 +216,7 @@ fn recognized(
     index: u32,
     found: &Found<'_>,
     parameters: Option<u64>,
-    outcome: Result<Layer, String>,
+    outcome: Result<Layer, Reason>,
 ) -> Recognized {
     let scale = found.scale.map(|(index, _)| index);
     Recognized {

@@ -10,8 +10,9 @@
 use std::sync::Arc;
 
 use super::{Format, Layer, Opened, Outcome, Recognized, Recognizer, Target};
-use crate::catalog::{Catalog, StoredTensor};
+use crate::catalog::{Catalog, TensorRef};
 use crate::dtype::{Dtype, numel};
+use crate::reason::{Reason, reason};
 
 mod kernel;
 #[cfg(test)]
@@ -37,7 +38,7 @@ impl Format for GptOss {
 }
 
 /// The parameter's name, if the tensor's name and dtype are those of blocks.
-fn parameter(tensor: &StoredTensor) -> Option<&str> {
+fn parameter(tensor: TensorRef<'_>) -> Option<&str> {
     let name = tensor.name.strip_suffix("_blocks")?;
     (!name.is_empty() && tensor.dtype.is(Dtype::U8)).then_some(name)
 }
@@ -45,7 +46,7 @@ fn parameter(tensor: &StoredTensor) -> Option<&str> {
 struct Blocks<'a>(&'a Catalog);
 
 impl Recognizer for Blocks<'_> {
-    fn recognize(&self, index: u32, tensor: &StoredTensor) -> Option<Recognized> {
+    fn recognize(&self, index: u32, tensor: TensorRef<'_>) -> Option<Recognized> {
         let name = parameter(tensor)?;
         let scales = self.0.find(&format!("{name}_scales"));
         // Bytes of that name with neither scales nor the blocks' four dimensions are something else.
@@ -53,8 +54,8 @@ impl Recognizer for Blocks<'_> {
             return None;
         }
         let layer = match scales {
-            Some(i) => layer(name, tensor, &self.0.tensors[i as usize]),
-            None => Err(format!("{name}_scales is missing")),
+            Some(i) => layer(name, tensor, self.0.tensors.get(i)),
+            None => Err(reason!("{name}_scales is missing")),
         };
         Some(Recognized {
             method: "mxfp4",
@@ -67,18 +68,18 @@ impl Recognizer for Blocks<'_> {
 }
 
 /// The layer of blocks and scales, or why there is none.
-fn layer(name: &str, blocks: &StoredTensor, scales: &StoredTensor) -> Result<Layer, String> {
+fn layer(name: &str, blocks: TensorRef<'_>, scales: TensorRef<'_>) -> Result<Layer, Reason> {
     if !scales.dtype.is(Dtype::U8) {
-        return Err(format!("{name}_scales are {}; U8 is due", scales.dtype));
+        return Err(reason!("{name}_scales are {}; U8 is due", scales.dtype));
     }
     let [e, n, groups, GROUP_BYTES] = *blocks.shape else {
-        return Err(format!(
+        return Err(reason!(
             "{name}_blocks {:?}: [experts, rows, groups, {GROUP_BYTES}] is due",
             blocks.shape
         ));
     };
     if *scales.shape != [e, n, groups] {
-        return Err(format!(
+        return Err(reason!(
             "{name}_scales {:?}: blocks {:?} are due scales {:?}",
             scales.shape,
             blocks.shape,

@@ -7,15 +7,16 @@
 
 use super::bits;
 use super::packed_linear::Line;
+use crate::reason::{Reason, reason};
 
 /// Bits a value and input features, from the shapes of `qweight` and `qzeros` and the number of
 /// outputs; or why they are not GPTQ's.
-pub(super) fn fit(words: [u64; 2], zeros: [u64; 2], outputs: u64) -> Result<(u32, u64), String> {
+pub(super) fn fit(words: [u64; 2], zeros: [u64; 2], outputs: u64) -> Result<(u32, u64), Reason> {
     let width = zeros[1].checked_mul(32).filter(|w| w % outputs == 0);
     let bits = match width.map(|w| w / outputs) {
         Some(bits @ (2 | 3 | 4 | 8)) => bits,
         _ => {
-            return Err(format!(
+            return Err(reason!(
                 "qzeros {zeros:?} with {outputs} outputs are 32·{}/{outputs} bits a value; GPTQ has 2, 3, 4 or 8",
                 zeros[1]
             ));
@@ -24,13 +25,13 @@ pub(super) fn fit(words: [u64; 2], zeros: [u64; 2], outputs: u64) -> Result<(u32
     // 32 values of 3 bits take 3 words; a rest would be part of a value.
     let thirds = words[0].is_multiple_of(3) && zeros[1].is_multiple_of(3);
     if bits == 3 && !thirds {
-        return Err(format!(
+        return Err(reason!(
             "3 bits need rows of qweight {words:?} and columns of qzeros {zeros:?} in multiples of 3"
         ));
     }
     match words[0].checked_mul(32) {
         Some(stream) if stream > 0 => Ok((bits as u32, stream / bits)),
-        _ => Err(format!("qweight {words:?} holds no inputs")),
+        _ => Err(reason!("qweight {words:?} holds no inputs")),
     }
 }
 

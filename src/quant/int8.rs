@@ -14,8 +14,9 @@ use super::parts::{scale_component, weight_component};
 use super::scale_grid::ScaleGrid;
 use super::scaled::{Extra, ScaledKernel};
 use super::{Format, Layer, Opened, Recognized, Recognizer, Target};
-use crate::catalog::StoredTensor;
+use crate::catalog::TensorRef;
 use crate::dtype::Dtype;
+use crate::reason::{Reason, reason};
 
 /// The format; see the module.
 pub struct Int8;
@@ -33,14 +34,14 @@ impl Format for Int8 {
 
 struct Model<'a>(&'a Opened<'a>);
 
-type Sibling<'a> = Option<(u32, &'a StoredTensor)>;
+type Sibling<'a> = Option<(u32, TensorRef<'a>)>;
 
 impl Recognizer for Model<'_> {
-    fn recognize(&self, index: u32, tensor: &StoredTensor) -> Option<Recognized> {
+    fn recognize(&self, index: u32, tensor: TensorRef<'_>) -> Option<Recognized> {
         if !tensor.dtype.is(Dtype::I8) {
             return None;
         }
-        let module = Module::of_weight(self.0.catalog, &tensor.name)?;
+        let module = Module::of_weight(self.0.catalog, tensor.name)?;
         let scale = module.get("weight_scale");
         let zeros = module.get("weight_zero_point");
         if scale.is_none() && zeros.is_none() {
@@ -67,21 +68,21 @@ impl Model<'_> {
     fn layer(
         &self,
         index: u32,
-        tensor: &StoredTensor,
+        tensor: TensorRef<'_>,
         module: &Module<'_>,
         scale: Sibling<'_>,
         zeros: Sibling<'_>,
-    ) -> Result<Layer, String> {
+    ) -> Result<Layer, Reason> {
         let matrix = tensor.shape.len() == 2;
         let (scale_index, scales) = scale.ok_or_else(|| {
-            format!(
+            reason!(
                 "its scale '{}' is missing{}",
                 module.names(&["weight_scale"]),
                 elsewhere(self.0.catalog)
             )
         })?;
         let dtype = float_dtype(scales)?;
-        let grid = ScaleGrid::find(&tensor.shape, &scales.shape, || {
+        let grid = ScaleGrid::find(tensor.shape, scales.shape, || {
             self.0.declared().block(module.path(), matrix)
         })?;
         let mut components = vec![
@@ -94,7 +95,7 @@ impl Model<'_> {
                 components.push(scale_component("weight_zero_point", zeros_index, &grid));
             }
             None if self.0.declared().symmetric(module.path(), matrix) == Some(false) => {
-                return Err(format!(
+                return Err(reason!(
                     "{} says it is asymmetric, but its zero point '{}' is missing{}",
                     self.0.declared().source(),
                     module.names(&["weight_zero_point"]),
@@ -106,7 +107,7 @@ impl Model<'_> {
         Ok(Layer {
             bits: 8,
             group_size: grid.group_size(),
-            shape: tensor.shape.clone(),
+            shape: tensor.shape.into(),
             exact: false,
             components,
             compatible: format!("I8, {grid}, scales {dtype}, K {}", grid.cols()),
@@ -122,28 +123,31 @@ impl Model<'_> {
 }
 
 /// Unlike beside FP8, U8 is no E8M0 here.
-fn float_dtype(scales: &StoredTensor) -> Result<Dtype, String> {
+fn float_dtype(scales: TensorRef<'_>) -> Result<Dtype, Reason> {
     match scales.dtype.known() {
         Some(d) if d.is_plain_float() => Ok(d),
-        _ => Err(format!(
+        _ => Err(reason!(
             "its scale '{}' is {}, not F16, BF16 or F32",
-            scales.name, scales.dtype
+            scales.name,
+            scales.dtype
         )),
     }
 }
 
-fn check_zeros(zeros: &StoredTensor, scales: &StoredTensor) -> Result<(), String> {
+fn check_zeros(zeros: TensorRef<'_>, scales: TensorRef<'_>) -> Result<(), Reason> {
     if !zeros.dtype.is(Dtype::I8) {
-        return Err(format!(
+        return Err(reason!(
             "its zero point '{}' is {}, not I8",
-            zeros.name, zeros.dtype
+            zeros.name,
+            zeros.dtype
         ));
     }
-    let one = |t: &StoredTensor| t.shape.iter().all(|&d| d == 1);
+    let one = |t: TensorRef<'_>| t.shape.iter().all(|&d| d == 1);
     if zeros.shape != scales.shape && !(one(zeros) && one(scales)) {
-        return Err(format!(
+        return Err(reason!(
             "its zero points {:?} are not shaped like its scales {:?}",
-            zeros.shape, scales.shape
+            zeros.shape,
+            scales.shape
         ));
     }
     Ok(())

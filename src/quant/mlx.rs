@@ -11,8 +11,9 @@
 use serde_json::Value;
 
 use super::{Format, Layer, Opened, Outcome, Recognized, Recognizer, Target};
-use crate::catalog::{self, Catalog, StoredTensor};
+use crate::catalog::{self, Catalog, TensorRef};
 use crate::dtype::{Dtype, numel};
+use crate::reason::{Reason, reason};
 
 mod config;
 mod kernel;
@@ -48,7 +49,7 @@ impl Format for Mlx {
 
 /// The module path of a tensor that MLX could have packed: U32 and named `X.weight`, or `weight`
 /// alone, as a layer saved by itself is. The path keeps its last dot.
-fn module(tensor: &StoredTensor) -> Option<&str> {
+fn module(tensor: TensorRef<'_>) -> Option<&str> {
     let path = tensor.name.strip_suffix("weight")?;
     let named = path.is_empty() || path.ends_with('.');
     (named && tensor.dtype.is(Dtype::U32)).then_some(path)
@@ -69,11 +70,11 @@ struct Model<'a> {
 }
 
 impl Recognizer for Model<'_> {
-    fn recognize(&self, index: u32, tensor: &StoredTensor) -> Option<Recognized> {
+    fn recognize(&self, index: u32, tensor: TensorRef<'_>) -> Option<Recognized> {
         let path = module(tensor)?;
         let sibling = |suffix: &str| {
             let i = self.catalog.find(&format!("{path}{suffix}"))?;
-            Some((i, &self.catalog.tensors[i as usize]))
+            Some((i, self.catalog.tensors.get(i)))
         };
         let triple = Triple {
             path,
@@ -113,7 +114,7 @@ impl Model<'_> {
     }
 
     /// The layer, or why there is none.
-    fn layer(&self, triple: &Triple) -> Result<Layer, String> {
+    fn layer(&self, triple: &Triple) -> Result<Layer, Reason> {
         let shapes = triple.shapes()?;
         let settings = if shapes.float {
             self.affine(triple, &shapes)?
@@ -124,7 +125,7 @@ impl Model<'_> {
     }
 
     /// Bits and group size of an affine layer.
-    fn affine(&self, triple: &Triple, shapes: &Shapes) -> Result<Settings, String> {
+    fn affine(&self, triple: &Triple, shapes: &Shapes) -> Result<Settings, Reason> {
         let settings = match &self.says {
             Says::Manifest => self.manifest(triple, shapes)?,
             Says::Config(None) => deduce(shapes.group_bits)?,
@@ -133,7 +134,7 @@ impl Model<'_> {
                 Said::Own(own) => {
                     let own = own?;
                     if own.mode != Mode::Affine {
-                        return Err(format!(
+                        return Err(reason!(
                             "config.json says {own}, but it has float scales and biases, which are affine"
                         ));
                     }
@@ -150,10 +151,10 @@ impl Model<'_> {
             bits, group_size, ..
         } = settings;
         if !BITS.contains(&bits) {
-            return Err(format!("{bits} bits; MLX affine has {BITS:?}"));
+            return Err(reason!("{bits} bits; MLX affine has {BITS:?}"));
         }
         if !GROUP_SIZES.contains(&group_size) {
-            return Err(format!(
+            return Err(reason!(
                 "groups of {group_size}; MLX affine has {GROUP_SIZES:?}"
             ));
         }
@@ -161,13 +162,13 @@ impl Model<'_> {
     }
 
     /// Bits and group size of a layer in a manifest, which says nothing of modes: affine.
-    fn manifest(&self, triple: &Triple, shapes: &Shapes) -> Result<Settings, String> {
+    fn manifest(&self, triple: &Triple, shapes: &Shapes) -> Result<Settings, Reason> {
         let said = triple.words.1.bits;
         let bits = said.map_or(Mode::Affine.defaults().bits, |b| b.bits);
         let group_size = if said.is_some_and(|b| b.explicit) {
             // The extractor drops group sizes that differ from layer to layer; the shapes keep them.
             if bits == 0 || !shapes.group_bits.is_multiple_of(u64::from(bits)) {
-                return Err(format!(
+                return Err(reason!(
                     "{} bits in a group are no whole number of {bits}-bit values",
                     shapes.group_bits
                 ));
@@ -178,7 +179,7 @@ impl Model<'_> {
             match config.and_then(|c| c.get("default_group_size")) {
                 None | Some(Value::Null) => Mode::Affine.defaults().group_size,
                 Some(v) => v.as_u64().ok_or_else(|| {
-                    format!("the manifest gives default_group_size {v}, not a whole number")
+                    reason!("the manifest gives default_group_size {v}, not a whole number")
                 })?,
             }
         };
@@ -190,7 +191,7 @@ impl Model<'_> {
     }
 
     /// The mode of a layer without biases: the shapes tell, and what is declared must agree.
-    fn without_biases(&self, triple: &Triple, shapes: &Shapes) -> Result<Settings, String> {
+    fn without_biases(&self, triple: &Triple, shapes: &Shapes) -> Result<Settings, Reason> {
         let declaration = match &self.says {
             Says::Config(declaration) => declaration,
             Says::Manifest => {
@@ -202,7 +203,7 @@ impl Model<'_> {
         let fits = |s: &Settings| shapes.group_bits == u64::from(s.bits) * s.group_size;
         let [_, others @ ..] = Mode::ALL.map(Mode::defaults);
         let settings = others.into_iter().find(fits).ok_or_else(|| {
-            format!(
+            reason!(
                 "U8 scales over {} bits in a group; mxfp4 has 128, mxfp8 256, nvfp4 64",
                 shapes.group_bits
             )
@@ -213,7 +214,7 @@ impl Model<'_> {
             Some(Said::Own(said) | Said::Model(said)) => said?,
         };
         if said != settings {
-            return Err(format!(
+            return Err(reason!(
                 "config.json says {said}, but U8 scales over {} bits in a group are {settings}",
                 shapes.group_bits
             ));
@@ -224,7 +225,7 @@ impl Model<'_> {
 
 /// Bits and group size where nothing says them: MLX's default where it fits, else the only pair
 /// that does.
-fn deduce(group_bits: u64) -> Result<Settings, String> {
+fn deduce(group_bits: u64) -> Result<Settings, Reason> {
     let default = Mode::Affine.defaults();
     if group_bits == u64::from(default.bits) * default.group_size {
         return Ok(default);
@@ -241,7 +242,7 @@ fn deduce(group_bits: u64) -> Result<Settings, String> {
             group_size,
             ..default
         }),
-        [] => Err(format!(
+        [] => Err(reason!(
             "{group_bits} bits in a group fit no bits and group size that MLX has"
         )),
         _ => {
@@ -249,7 +250,7 @@ fn deduce(group_bits: u64) -> Result<Settings, String> {
                 .iter()
                 .map(|(b, g)| format!("{b} bits in groups of {g}"))
                 .collect();
-            Err(format!(
+            Err(reason!(
                 "{group_bits} bits in a group can be {}, and no config says which; restore config.json with its 'quantization'",
                 listed.join(" or ")
             ))

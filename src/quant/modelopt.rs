@@ -19,8 +19,9 @@ use super::parts::{scale_component, unpacked_pairs, weight_component};
 use super::scale_grid::ScaleGrid;
 use super::scaled::{Extra, ScaledKernel};
 use super::{Component, Format, Join, Layer, Opened, Recognized, Recognizer, Target};
-use crate::catalog::StoredTensor;
+use crate::catalog::TensorRef;
 use crate::dtype::Dtype;
+use crate::reason::{Reason, reason};
 
 /// The format; see the module.
 pub struct ModelOpt;
@@ -48,18 +49,18 @@ struct Model<'a>(&'a Opened<'a>);
 /// A weight and what stands beside it.
 struct Found<'a> {
     index: u32,
-    tensor: &'a StoredTensor,
+    tensor: TensorRef<'a>,
     module: Module<'a>,
-    scale: Option<(u32, &'a StoredTensor)>,
-    second: Option<(u32, &'a StoredTensor)>,
+    scale: Option<(u32, TensorRef<'a>)>,
+    second: Option<(u32, TensorRef<'a>)>,
 }
 
 impl Recognizer for Model<'_> {
-    fn recognize(&self, index: u32, tensor: &StoredTensor) -> Option<Recognized> {
+    fn recognize(&self, index: u32, tensor: TensorRef<'_>) -> Option<Recognized> {
         if !tensor.dtype.is(Dtype::U8) {
             return None;
         }
-        let module = Module::of_weight(self.0.catalog, &tensor.name)?;
+        let module = Module::of_weight(self.0.catalog, tensor.name)?;
         let found = Found {
             index,
             tensor,
@@ -97,12 +98,12 @@ impl Model<'_> {
         match scale.and_then(|s| s.dtype.known()) {
             Some(Dtype::F8_E4M3) => Some(Kind::Nvfp4),
             Some(Dtype::U8 | Dtype::F8_E8M0) => Some(Kind::Mxfp4),
-            _ if scale.is_some_and(|s| is_awq(&found.tensor.shape, s)) => Some(Kind::Awq),
+            _ if scale.is_some_and(|s| is_awq(found.tensor.shape, s)) => Some(Kind::Awq),
             _ => declared().filter(|k| matches!(k, Kind::Nvfp4 | Kind::Mxfp4 | Kind::Awq)),
         }
     }
 
-    fn nvfp4(&self, found: &Found<'_>) -> Result<Layer, String> {
+    fn nvfp4(&self, found: &Found<'_>) -> Result<Layer, Reason> {
         let (scale_index, scale) = self.scale(found, "F8_E4M3", &[Dtype::F8_E4M3])?;
         let Some((second_index, second)) = found.second else {
             return Err(self.missing(found, SECOND));
@@ -110,9 +111,11 @@ impl Model<'_> {
         let factor = match second.dtype.known() {
             Some(d) if d.is_plain_float() && second.shape.iter().all(|&n| n == 1) => d,
             _ => {
-                return Err(format!(
+                return Err(reason!(
                     "its second scale '{}' is {} {:?}, not one F32",
-                    second.name, second.dtype, second.shape
+                    second.name,
+                    second.dtype,
+                    second.shape
                 ));
             }
         };
@@ -123,8 +126,8 @@ impl Model<'_> {
             join: never,
             whole: true,
         };
-        let (shape, values) = unpacked_pairs(&found.tensor.shape)?;
-        let grid = ScaleGrid::groups(&shape, &scale.shape, NVFP4_GROUP)?;
+        let (shape, values) = unpacked_pairs(found.tensor.shape)?;
+        let grid = ScaleGrid::groups(&shape, scale.shape, NVFP4_GROUP)?;
         Ok(Layer {
             bits: 4,
             group_size: Some(NVFP4_GROUP),
@@ -146,10 +149,10 @@ impl Model<'_> {
         })
     }
 
-    fn mxfp4(&self, found: &Found<'_>) -> Result<Layer, String> {
+    fn mxfp4(&self, found: &Found<'_>) -> Result<Layer, Reason> {
         let (scale_index, scale) = self.scale(found, "U8", &[Dtype::U8, Dtype::F8_E8M0])?;
-        let (shape, values) = unpacked_pairs(&found.tensor.shape)?;
-        let grid = ScaleGrid::groups(&shape, &scale.shape, MXFP4_GROUP)?;
+        let (shape, values) = unpacked_pairs(found.tensor.shape)?;
+        let grid = ScaleGrid::groups(&shape, scale.shape, MXFP4_GROUP)?;
         Ok(Layer {
             bits: 4,
             group_size: Some(MXFP4_GROUP),
@@ -176,19 +179,20 @@ impl Model<'_> {
         found: &Found<'f>,
         usual: &str,
         dtypes: &[Dtype],
-    ) -> Result<(u32, &'f StoredTensor), String> {
+    ) -> Result<(u32, TensorRef<'f>), Reason> {
         let (index, scale) = found.scale.ok_or_else(|| self.missing(found, SCALE))?;
         match scale.dtype.known() {
             Some(d) if dtypes.contains(&d) => Ok((index, scale)),
-            _ => Err(format!(
+            _ => Err(reason!(
                 "its scale '{}' is {}, not {usual}",
-                scale.name, scale.dtype
+                scale.name,
+                scale.dtype
             )),
         }
     }
 
-    fn missing(&self, found: &Found<'_>, what: &str) -> String {
-        format!(
+    fn missing(&self, found: &Found<'_>, what: &str) -> Reason {
+        reason!(
             "its scale '{}' is missing{}",
             found.module.names(&[what]),
             elsewhere(self.0.catalog)
@@ -197,8 +201,8 @@ impl Model<'_> {
 }
 
 /// Whether shapes say ModelOpt's AWQ: bytes of two *rows*, so twice as many rows of scales.
-fn is_awq(weight: &[u64], scale: &StoredTensor) -> bool {
-    match (weight, &*scale.shape) {
+fn is_awq(weight: &[u64], scale: TensorRef<'_>) -> bool {
+    match (weight, scale.shape) {
         (&[half, k], &[n, groups]) => {
             scale.dtype.known().is_some_and(Dtype::is_plain_float)
                 && half.checked_mul(2) == Some(n)
@@ -209,11 +213,11 @@ fn is_awq(weight: &[u64], scale: &StoredTensor) -> bool {
     }
 }
 
-fn awq_reason(found: &Found<'_>) -> String {
+fn awq_reason(found: &Found<'_>) -> Reason {
     let scale = found.scale.map_or("none".to_string(), |(_, scale)| {
         format!("{} {:?}", scale.dtype, scale.shape)
     });
-    format!(
+    reason!(
         "ModelOpt's W4A16_AWQ (two rows a byte, weight {:?}, scale {scale}) is not decoded",
         found.tensor.shape
     )

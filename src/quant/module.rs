@@ -1,6 +1,6 @@
 //! The module that a weight belongs to: its path, and the tensors beside it.
 
-use crate::catalog::{Catalog, StoredTensor};
+use crate::catalog::{Catalog, TensorRef};
 
 /// A module of the model, by the name of its `weight`.
 #[derive(Clone, Copy)]
@@ -33,9 +33,9 @@ impl<'a> Module<'a> {
     }
 
     /// As [`Module::find`], with the tensor.
-    pub fn get(&self, last: &str) -> Option<(u32, &'a StoredTensor)> {
+    pub fn get(&self, last: &str) -> Option<(u32, TensorRef<'a>)> {
         let index = self.find(last)?;
-        Some((index, self.catalog.tensors.get(index as usize)?))
+        Some((index, self.catalog.tensors.get(index)))
     }
 
     /// Names of that last component, in the words of a reason: `m.weight_scale, scale`.

@@ -2,20 +2,22 @@
 
 use super::scale_grid::{Form, ScaleGrid};
 use super::{Component, Join};
-use crate::catalog::StoredTensor;
+use crate::catalog::TensorRef;
 use crate::dtype::{Dtype, numel};
+use crate::reason::{Reason, reason};
 
 /// What the elements of a tensor of float scales are: U8 stands for E8M0 exponents.
 ///
 /// # Errors
 /// The reason, if they are no floats.
-pub fn scale_dtype(scales: &StoredTensor) -> Result<Dtype, String> {
+pub fn scale_dtype(scales: TensorRef<'_>) -> Result<Dtype, Reason> {
     match scales.dtype.known() {
         Some(Dtype::U8) => Ok(Dtype::F8_E8M0),
         Some(d) if d.is_plain_float() || d.is_f8() => Ok(d),
-        _ => Err(format!(
+        _ => Err(reason!(
             "its scale '{}' is {}, which is no float",
-            scales.name, scales.dtype
+            scales.name,
+            scales.dtype
         )),
     }
 }
@@ -53,10 +55,10 @@ pub const MOST_INPUTS: u64 = 1 << 26;
 ///
 /// # Errors
 /// The reason, with both numbers.
-pub fn check_inputs(name: &str, inputs: u64) -> Result<(), String> {
+pub fn check_inputs(name: &str, inputs: u64) -> Result<(), Reason> {
     match inputs <= MOST_INPUTS {
         true => Ok(()),
-        false => Err(format!(
+        false => Err(reason!(
             "{name} is for {inputs} inputs, at most {MOST_INPUTS} are read"
         )),
     }
@@ -66,7 +68,7 @@ pub fn check_inputs(name: &str, inputs: u64) -> Result<(), String> {
 ///
 /// # Errors
 /// There is no last dimension to double, or it overflows.
-pub fn unpacked_pairs(bytes: &[u64]) -> Result<(Vec<u64>, u64), String> {
+pub fn unpacked_pairs(bytes: &[u64]) -> Result<(Vec<u64>, u64), Reason> {
     let mut shape = bytes.to_vec();
     let doubled = shape.last().and_then(|cols| cols.checked_mul(2));
     if let (Some(last), Some(doubled)) = (shape.last_mut(), doubled) {
@@ -75,5 +77,5 @@ pub fn unpacked_pairs(bytes: &[u64]) -> Result<(Vec<u64>, u64), String> {
             return Ok((shape, values));
         }
     }
-    Err(format!("a weight {bytes:?} cannot hold two values a byte"))
+    Err(reason!("a weight {bytes:?} cannot hold two values a byte"))
 }

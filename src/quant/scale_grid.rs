@@ -6,6 +6,7 @@
 //! blocks may be ragged: 136 rows with two rows of scales are 128 + 8, not 68 + 68 (transformers'
 //! `integrations/finegrained_fp8.py` derives the latter, and is wrong there).
 
+use crate::reason::{Reason, reason};
 use std::fmt;
 
 /// The block of nearly every FP8 checkpoint, declared or not (DeepSeek-V3 and its heirs).
@@ -50,7 +51,7 @@ impl ScaleGrid {
         weight: &[u64],
         scale: &[u64],
         declared: impl FnOnce() -> Option<[u64; 2]>,
-    ) -> Result<ScaleGrid, String> {
+    ) -> Result<ScaleGrid, Reason> {
         if scale.iter().all(|&d| d == 1) {
             return Ok(ScaleGrid::one_scale(weight));
         }
@@ -80,7 +81,7 @@ impl ScaleGrid {
     ///
     /// # Errors
     /// The reason, with both shapes.
-    pub fn groups(weight: &[u64], scale: &[u64], group: u64) -> Result<ScaleGrid, String> {
+    pub fn groups(weight: &[u64], scale: &[u64], group: u64) -> Result<ScaleGrid, Reason> {
         let (&[n, k], lead) = match weight {
             [n, k] => (&[*n, *k], &weight[..0]),
             [_, n, k] => (&[*n, *k], &weight[..1]),
@@ -176,7 +177,7 @@ impl fmt::Display for ScaleGrid {
 }
 
 /// N, K and the part of the scales' shape that belongs to one matrix of the stack.
-fn one_matrix<'a>(weight: &[u64], scale: &'a [u64]) -> Result<(u64, u64, &'a [u64]), String> {
+fn one_matrix<'a>(weight: &[u64], scale: &'a [u64]) -> Result<(u64, u64, &'a [u64]), Reason> {
     match (weight, scale) {
         (&[n, k], scale) => Ok((n, k, scale)),
         (&[e, n, k], [es, scale @ ..]) if scale.len() == 2 => {
@@ -202,22 +203,22 @@ fn block(shape: [u64; 2], grid: [u64; 2], declared: Option<[u64; 2]>) -> Option<
     divides.then(|| [shape[0] / grid[0], shape[1] / grid[1]])
 }
 
-fn misfit(weight: &[u64], scale: &[u64], why: &str) -> String {
-    format!("scales {scale:?} do not fit the weight {weight:?}: not one scale {why}")
+fn misfit(weight: &[u64], scale: &[u64], why: &str) -> Reason {
+    reason!("scales {scale:?} do not fit the weight {weight:?}: not one scale {why}")
 }
 
-fn no_block(weight: &[u64], scale: &[u64], declared: Option<[u64; 2]>) -> String {
+fn no_block(weight: &[u64], scale: &[u64], declared: Option<[u64; 2]>) -> Reason {
     let [bm, bn] = USUAL_BLOCK;
     let named = match declared {
-        Some([m, n]) if [m, n] != USUAL_BLOCK => format!("{m} x {n} (the config's), {bm} x {bn}"),
-        _ => format!("{bm} x {bn}"),
+        Some([m, n]) if [m, n] != USUAL_BLOCK => reason!("{m} x {n} (the config's), {bm} x {bn}"),
+        _ => reason!("{bm} x {bn}"),
     };
-    let why = format!("nor one a row, nor blocks of {named}, nor an even division");
+    let why = reason!("nor one a row, nor blocks of {named}, nor an even division");
     misfit(weight, scale, &why)
 }
 
-fn wrong_rank(weight: &[u64], scale: &[u64]) -> String {
-    format!(
+fn wrong_rank(weight: &[u64], scale: &[u64]) -> Reason {
+    reason!(
         "scales {scale:?} of {} dimensions cannot belong to a weight {weight:?} of {}",
         scale.len(),
         weight.len()
@@ -228,7 +229,7 @@ fn wrong_rank(weight: &[u64], scale: &[u64]) -> String {
 mod tests {
     use super::*;
 
-    fn find(weight: &[u64], scale: &[u64], block: Option<[u64; 2]>) -> Result<ScaleGrid, String> {
+    fn find(weight: &[u64], scale: &[u64], block: Option<[u64; 2]>) -> Result<ScaleGrid, Reason> {
         ScaleGrid::find(weight, scale, || block)
     }
 

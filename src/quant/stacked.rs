@@ -17,9 +17,10 @@ use std::sync::Arc;
 
 use super::parts::MOST_INPUTS;
 use super::{Facts, Kernel, Layer, Outcome, Recognized, Target};
-use crate::catalog::{Catalog, Format, StoredTensor};
+use crate::catalog::{Catalog, Format, TensorRef};
 use crate::dtype::{Dtype, numel};
 use crate::error::Result;
+use crate::reason::{Reason, reason};
 use crate::view::{Concat, SharedView, Slice};
 
 #[cfg(test)]
@@ -65,7 +66,7 @@ enum Cut {
 }
 
 impl Cut {
-    fn of(tensor: &StoredTensor, experts: u64) -> Cut {
+    fn of(tensor: TensorRef<'_>, experts: u64) -> Cut {
         // A vector of E numbers could as well be one for each of E rows.
         let sliced = tensor.shape.len() >= 2 && tensor.shape[0] == experts;
         if sliced && tensor.nbytes.is_multiple_of(experts) {
@@ -94,7 +95,7 @@ impl Stacks {
     pub fn find(catalog: &Catalog) -> Stacks {
         let mut named: HashMap<&str, Vec<Member<'_>>> = HashMap::new();
         for (i, tensor) in catalog.tensors.iter().enumerate() {
-            if let Some((name, last)) = split(&tensor.name) {
+            if let Some((name, last)) = split(tensor.name) {
                 named.entry(name).or_default().push((i as u32, last));
             }
         }
@@ -105,16 +106,16 @@ impl Stacks {
                 continue;
             };
             if tensors.is_empty() {
-                tensors.clone_from(&catalog.tensors);
+                tensors = catalog.tensors.rows();
             }
-            let experts = catalog.tensors[words as usize].shape[0];
+            let experts = catalog.tensors.get(words).shape[0];
             for (index, last) in members {
                 let tensor = &mut tensors[index as usize];
                 // Stored values of that name are nobody's words.
                 if last == WEIGHT && index != words {
                     continue;
                 }
-                let cut = Cut::of(tensor, experts);
+                let cut = Cut::of(catalog.tensors.get(index), experts);
                 tensor.name = format!("{name}.{last}").into();
                 if cut == Cut::Slice {
                     tensor.shape = tensor.shape[1..].into();
@@ -166,10 +167,10 @@ impl Stacks {
     }
 
     /// How each of `parts` is cut, if the stack can be taken apart.
-    fn cuts(&self, at: usize, parts: &[u32]) -> std::result::Result<Vec<Cut>, String> {
+    fn cuts(&self, at: usize, parts: &[u32]) -> std::result::Result<Vec<Cut>, Reason> {
         let Stack { experts, name } = &self.stacks[at];
         if *experts > MOST_EXPERTS {
-            return Err(format!(
+            return Err(reason!(
                 "'{name}' is a stack of {experts} experts, at most {MOST_EXPERTS} are decoded"
             ));
         }
@@ -180,37 +181,39 @@ impl Stacks {
         parts.iter().map(cut).collect()
     }
 
-    fn misfit(&self, at: usize, index: u32) -> String {
+    fn misfit(&self, at: usize, index: u32) -> Reason {
         let Stack { experts, name } = &self.stacks[at];
         let tensors = self.as_layers.as_ref().map(|c| &c.tensors);
-        match tensors.and_then(|t| t.get(index as usize)) {
-            Some(part) => format!(
+        match tensors.map(|t| t.get(index)) {
+            Some(part) => reason!(
                 "'{name}' is a stack of {experts} experts, but '{}' {:?} is not for as many: an axis of {experts} is due in front",
-                part.name, part.shape
+                part.name,
+                part.shape
             ),
-            None => format!("'{name}' is a stack of {experts} experts and lacks a part"),
+            None => reason!("'{name}' is a stack of {experts} experts and lacks a part"),
         }
     }
 }
 
 impl Stack {
-    fn each(&self, reason: &str) -> String {
-        format!("each of {} stacked layers: {reason}", self.experts)
+    fn each(&self, reason: &Reason) -> Reason {
+        reason.within(format_args!("each of {} stacked layers", self.experts))
     }
 
     /// E layers such as `one`, whose parts are cut so.
-    fn layer(&self, one: &Layer, cuts: Vec<Cut>) -> std::result::Result<Layer, String> {
+    fn layer(&self, one: &Layer, cuts: Vec<Cut>) -> std::result::Result<Layer, Reason> {
         let experts = self.experts;
         let inputs = one.shape.last().and_then(|k| k.checked_mul(experts));
         if inputs.is_none_or(|inputs| inputs > MOST_INPUTS) {
-            return Err(format!(
+            return Err(reason!(
                 "'{}' is a stack of {experts} layers {:?}, and at most {MOST_INPUTS} inputs are decoded together",
-                self.name, one.shape
+                self.name,
+                one.shape
             ));
         }
         let shape: Box<[u64]> = [&[experts], &*one.shape].concat().into();
         if numel(&shape).and_then(|n| n.checked_mul(4)).is_none() {
-            return Err(format!("shape {shape:?} overflows 64 bits"));
+            return Err(reason!("shape {shape:?} overflows 64 bits"));
         }
         Ok(Layer {
             bits: one.bits,
@@ -248,11 +251,15 @@ impl Stack {
                 };
                 let one = finish(&own(0)).map_err(|why| stack.each(&why))?;
                 for e in 1..stack.experts {
-                    let other = finish(&own(e)).map_err(|why| format!("expert {e}: {why}"))?;
+                    let other =
+                        finish(&own(e)).map_err(|why| why.within(format_args!("expert {e}")))?;
                     if other.shape != one.shape || other.compatible != one.compatible {
-                        return Err(format!(
+                        return Err(reason!(
                             "stacked layers must be alike: expert 0 is {:?}, {}, expert {e} is {:?}, {}",
-                            one.shape, one.compatible, other.shape, other.compatible
+                            one.shape,
+                            one.compatible,
+                            other.shape,
+                            other.compatible
                         ));
                     }
                 }
@@ -286,7 +293,7 @@ fn is_stack(name: &str) -> bool {
 /// The stack's words, if it is one: matrices, stacked. A stored `X.weight` is a module of its own,
 /// and formats that stack know so.
 fn words(catalog: &Catalog, name: &str, members: &[Member<'_>]) -> Option<u32> {
-    let tensor = |index: u32| &catalog.tensors[index as usize];
+    let tensor = |index: u32| catalog.tensors.get(index);
     let stored = |last: &str| members.iter().find(|m| m.1 == last).map(|m| m.0);
     let weights = members.iter().filter(|m| m.1 == WEIGHT);
     if weights.clone().any(|m| *tensor(m.0).name != *name) {

@@ -140,7 +140,7 @@ impl TestModel {
     /// What was recognized under that name: an anchor with its own values, or a synthetic tensor.
     pub(crate) fn recognized(&self, name: &str) -> Option<Recognized> {
         recognize(&self.catalog).into_iter().find(|r| {
-            let anchor = &*self.catalog.tensors[r.parts[0] as usize].name;
+            let anchor = self.catalog.tensors.get(r.parts[0]).name;
             match &r.target {
                 Target::Anchor => anchor == name,
                 Target::Named(target) => target == name,
@@ -159,7 +159,7 @@ impl TestModel {
         let recognized = self.recognized(name).expect("recognized");
         match recognized.resolve(&self.catalog) {
             Ok(layer) => panic!("{name} is a layer: {}", layer.compatible),
-            Err(reason) => reason.text().to_string(),
+            Err(reason) => reason.to_string(),
         }
     }
 

@@ -103,7 +103,7 @@ fn of_a_manifest_what_lies_in_the_cut_bin_is_served() {
     let said = ["w.json", "'c'", "needs 69 bytes, has 68", "--allow-missing"];
     refused(dir.path(), &said);
     let catalog = lenient(&dir);
-    let names: Vec<&str> = catalog.tensors.iter().map(|t| &*t.name).collect();
+    let names: Vec<&str> = catalog.tensors.iter().map(|t| t.name).collect();
     assert_eq!(names, ["a", "b"]);
     assert_eq!(absent(&catalog), ["c"]);
     let expected = "left out: 1 of the tensors, as w.bin is cut short: needs 69 bytes, has 68";

@@ -35,8 +35,8 @@ pub(super) fn print(
 ) -> Result<()> {
     let mut root = Module::default();
     for (id, t) in model.catalog.tensors.iter().enumerate() {
-        if wanted(&t.name) {
-            root.insert(&t.name, id as u32);
+        if wanted(t.name) {
+            root.insert(t.name, id as u32);
         }
     }
     root.sum(model);
@@ -66,7 +66,7 @@ impl Module {
         self.children.sort_by(|a, b| natural(&a.0, &b.0));
         let mut likeness = DefaultHasher::new();
         if let Some(id) = self.tensor {
-            let t = &model.catalog.tensors[id as usize];
+            let t = model.catalog.tensors.get(id);
             self.parameters = model.parameters(id);
             self.bytes = t.nbytes;
             self.tensors = 1;
@@ -131,7 +131,7 @@ impl Module {
             let (label, module) = module.only_path(label.clone());
             let what = match module.tensor {
                 Some(id) if module.children.is_empty() => {
-                    let t = &model.catalog.tensors[id as usize];
+                    let t = model.catalog.tensors.get(id);
                     format!("{} {:?}, {}", t.dtype, t.shape, bytes(t.nbytes))
                 }
                 _ => module.totals(),
@@ -169,8 +169,8 @@ impl Module {
             "bytes": self.bytes,
         });
         if let Some(id) = self.tensor {
-            let t = &model.catalog.tensors[id as usize];
-            value["name"] = json!(&*t.name);
+            let t = model.catalog.tensors.get(id);
+            value["name"] = json!(t.name);
             value["dtype"] = json!(t.dtype.name());
             value["shape"] = json!(t.shape);
         }

@@ -125,7 +125,7 @@ fn path_of(model: &Model, id: TensorId) -> String {
 
 /// SHA-256 of the stored bytes of these tensors, in hexadecimal.
 fn hashes(model: &Model, ids: &[TensorId]) -> Result<Vec<(TensorId, String)>> {
-    let nbytes = |id: &TensorId| model.catalog.tensors[*id as usize].nbytes;
+    let nbytes = |id: &TensorId| model.catalog.tensors.get(*id).nbytes;
     let total = ids.iter().map(nbytes).sum();
     let mut progress = Progress::new(total);
     let step = progress.piece(total, total);

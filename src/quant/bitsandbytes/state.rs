@@ -2,8 +2,9 @@
 
 use serde_json::Value;
 
-use crate::catalog::StoredTensor;
+use crate::catalog::TensorRef;
 use crate::dtype::{Dtype, numel};
+use crate::reason::{Reason, reason};
 
 /// Entries of the maps from codes to values.
 const MAP_LEN: u64 = 16;
@@ -38,9 +39,9 @@ impl State {
     ///
     /// # Errors
     /// The reason, where it is none, or says what no 4-bit state can.
-    pub fn parse(json: &[u8]) -> Result<State, String> {
+    pub fn parse(json: &[u8]) -> Result<State, Reason> {
         let state: Value = serde_json::from_slice(json)
-            .map_err(|e| format!("its state cannot be parsed as JSON: {e}"))?;
+            .map_err(|e| reason!("its state cannot be parsed as JSON: {e}"))?;
         let kind = match state.get("quant_type").and_then(Value::as_str) {
             Some("nf4") => "nf4",
             Some("fp4") => "fp4",
@@ -62,7 +63,7 @@ impl State {
 }
 
 impl Nested {
-    fn of(state: &Value) -> Result<Option<Nested>, String> {
+    fn of(state: &Value) -> Result<Option<Nested>, Reason> {
         let keys = ["nested_blocksize", "nested_offset", "nested_dtype"];
         if keys.iter().all(|key| state.get(key).is_none()) {
             return Ok(None);
@@ -75,15 +76,15 @@ impl Nested {
     }
 }
 
-fn positive(state: &Value, key: &str) -> Result<u64, String> {
+fn positive(state: &Value, key: &str) -> Result<u64, Reason> {
     let value = state.get(key).and_then(Value::as_u64).filter(|&n| n > 0);
     value.ok_or_else(|| bad(state, key, "a whole number of at least 1"))
 }
 
-fn bad(state: &Value, key: &str, want: &str) -> String {
+fn bad(state: &Value, key: &str, want: &str) -> Reason {
     match state.get(key) {
-        Some(value) => format!("its state says {key} {value}, not {want}"),
-        None => format!("its state says no {key}"),
+        Some(value) => reason!("its state says {key} {value}, not {want}"),
+        None => reason!("its state says no {key}"),
     }
 }
 
@@ -104,9 +105,9 @@ impl Lengths {
     /// # Errors
     /// The reason, where one is missing or has an impossible dtype.
     pub fn of(
-        weight: &StoredTensor,
-        [absmax, map, nested_absmax, nested_map]: [Option<&StoredTensor>; 4],
-    ) -> Result<Lengths, String> {
+        weight: TensorRef<'_>,
+        [absmax, map, nested_absmax, nested_map]: [Option<TensorRef<'_>>; 4],
+    ) -> Result<Lengths, Reason> {
         let missing = |what: &str| format!("its '{}.{what}' is missing", weight.name);
         let absmax = absmax.ok_or_else(|| missing("absmax"))?;
         let map = map.ok_or_else(|| missing("quant_map"))?;
@@ -116,7 +117,7 @@ impl Lengths {
         }
         float(map)?;
         if map.numel() != MAP_LEN {
-            return Err(format!(
+            return Err(reason!(
                 "its quant_map has {} values, not {MAP_LEN}",
                 map.numel()
             ));
@@ -128,8 +129,8 @@ impl Lengths {
             bytes: weight.nbytes,
             absmax: absmax.numel(),
             quantized,
-            nested_absmax: nested_absmax.map(StoredTensor::numel),
-            nested_map: nested_map.map(StoredTensor::numel),
+            nested_absmax: nested_absmax.map(|t| t.numel()),
+            nested_map: nested_map.map(|t| t.numel()),
         })
     }
 
@@ -137,12 +138,13 @@ impl Lengths {
     ///
     /// # Errors
     /// The reason, with both numbers.
-    pub fn check(&self, state: &State) -> Result<(), String> {
+    pub fn check(&self, state: &State) -> Result<(), Reason> {
         let expect = |what: &str, has: u64, needs: u64| match has == needs {
             true => Ok(()),
-            false => Err(format!(
+            false => Err(reason!(
                 "its {what} is {has} long, shape {:?} in blocks of {} needs {needs}",
-                state.shape, state.block
+                state.shape,
+                state.block
             )),
         };
         expect("weight in bytes", self.bytes, state.numel.div_ceil(2))?;
@@ -166,12 +168,13 @@ impl Lengths {
     }
 }
 
-fn float(tensor: &StoredTensor) -> Result<(), String> {
+fn float(tensor: TensorRef<'_>) -> Result<(), Reason> {
     match tensor.dtype.is(Dtype::F32) {
         true => Ok(()),
-        false => Err(format!(
+        false => Err(reason!(
             "its '{}' is {}, not F32",
-            tensor.name, tensor.dtype
+            tensor.name,
+            tensor.dtype
         )),
     }
 }
@@ -180,7 +183,7 @@ fn float(tensor: &StoredTensor) -> Result<(), String> {
 mod tests {
     use super::*;
 
-    fn parse(json: &str) -> Result<State, String> {
+    fn parse(json: &str) -> Result<State, Reason> {
         State::parse(json.as_bytes())
     }
 

@@ -10,8 +10,8 @@ use crate::catalog::{Catalog, OpenOptions};
 use crate::dtype::Dtype;
 use crate::layout::{Layout, Node, Top};
 use crate::model::{Model, ModelOptions};
-use crate::quant::Missing;
 use crate::quant::testing::{Stored, TestModel, assert_values, random, random_bytes, same, stored};
+use crate::reason::Missing;
 use crate::view::read_all;
 
 /// NF4's values, as bitsandbytes writes them.

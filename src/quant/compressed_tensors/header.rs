@@ -5,6 +5,7 @@ use std::sync::Arc;
 use super::config::Weights;
 use super::{Anchor, Part};
 use crate::dtype::Dtype;
+use crate::reason::{Reason, reason};
 
 pub(super) const SCALE: &str = "weight_scale";
 pub(super) const SHAPE: &str = "weight_shape";
@@ -48,23 +49,23 @@ pub(super) struct ZeroPart {
 
 impl Head {
     /// Reads them; an error is why there is no layer.
-    pub fn read(anchor: &Anchor, weights: Option<&Weights>) -> std::result::Result<Head, String> {
-        let &[n, words] = &*anchor.tensor.shape else {
-            return Err(format!(
+    pub fn read(anchor: &Anchor, weights: Option<&Weights>) -> std::result::Result<Head, Reason> {
+        let &[n, words] = anchor.tensor.shape else {
+            return Err(reason!(
                 "weight_packed has shape {:?}, needs two dimensions",
                 anchor.tensor.shape
             ));
         };
         let bits = weights.and_then(|w| w.bits);
         if let Some(bits) = bits.filter(|b| !(1..=8).contains(b)) {
-            return Err(format!(
+            return Err(reason!(
                 "the config says {bits} bits; packed integers have 1 to 8"
             ));
         }
         let need = |suffix: &str| {
             anchor
                 .sibling(suffix)
-                .ok_or_else(|| format!("{suffix} is missing"))
+                .ok_or_else(|| reason!("{suffix} is missing"))
         };
         let scale = need(SCALE)?;
         let (scale_dtype, granularity) = check_scale(scale, n)?;
@@ -75,7 +76,7 @@ impl Head {
         let zeros = match (symmetric, zeros) {
             (Some(true), _) | (None, None) => None,
             (Some(false), None) => {
-                return Err(format!(
+                return Err(reason!(
                     "{ZERO} is missing, the config says symmetric: false"
                 ));
             }
@@ -83,16 +84,13 @@ impl Head {
         };
         let order = match anchor.sibling(ORDER) {
             Some(order) if order.tensor.dtype.is(Dtype::I32) && order.tensor.shape.len() == 1 => {
-                Some((
-                    order.index,
-                    order.tensor.name.clone(),
-                    order.tensor.shape[0],
-                ))
+                Some((order.index, order.tensor.name, order.tensor.shape[0]))
             }
             Some(order) => {
-                return Err(format!(
+                return Err(reason!(
                     "{ORDER} is {} {:?}, needs I32 of one dimension",
-                    order.tensor.dtype, order.tensor.shape
+                    order.tensor.dtype,
+                    order.tensor.shape
                 ));
             }
             None => None,
@@ -107,24 +105,24 @@ impl Head {
             shape: shape.index,
             wide_shape,
             zeros,
-            order,
+            order: order.map(|(i, name, n)| (i, name.into(), n)),
             bits,
             group_size: weights.and_then(|w| w.group_size),
         })
     }
 }
 
-fn check_scale(scale: Part, n: u64) -> std::result::Result<(Dtype, Granularity), String> {
+fn check_scale(scale: Part, n: u64) -> std::result::Result<(Dtype, Granularity), Reason> {
     let dtype = scale.tensor.dtype.known();
     let dtype = dtype
         .filter(|d| matches!(d, Dtype::F16 | Dtype::BF16 | Dtype::F32))
-        .ok_or_else(|| format!("{SCALE} is {}, needs F16, BF16 or F32", scale.tensor.dtype))?;
+        .ok_or_else(|| reason!("{SCALE} is {}, needs F16, BF16 or F32", scale.tensor.dtype))?;
     let granularity = match *scale.tensor.shape {
         [rows, groups] if rows == n => Granularity::Groups(groups),
         _ if scale.tensor.numel() == 1 => Granularity::Tensor,
         [rows] if rows == n => Granularity::Groups(1),
         _ => {
-            return Err(format!(
+            return Err(reason!(
                 "{SCALE} has shape {:?}, needs [{n}, groups], [{n}, 1] or [1] beside {n} packed rows",
                 scale.tensor.shape
             ));
@@ -134,11 +132,11 @@ fn check_scale(scale: Part, n: u64) -> std::result::Result<(Dtype, Granularity),
 }
 
 /// Whether `weight_shape` holds 64-bit numbers.
-fn check_shape(shape: Part) -> std::result::Result<bool, String> {
+fn check_shape(shape: Part) -> std::result::Result<bool, Reason> {
     match (shape.tensor.dtype.known(), shape.tensor.numel()) {
         (Some(Dtype::I64), 2) => Ok(true),
         (Some(Dtype::I32), 2) => Ok(false),
-        (_, elements) => Err(format!(
+        (_, elements) => Err(reason!(
             "{SHAPE} is {} of {elements} elements, needs I64 or I32 of 2",
             shape.tensor.dtype
         )),
@@ -151,9 +149,9 @@ fn check_zeros(
     zeros: Part,
     scale: Part,
     granularity: Granularity,
-) -> std::result::Result<ZeroPart, String> {
+) -> std::result::Result<ZeroPart, Reason> {
     let tensor = zeros.index;
-    let shape = &*zeros.tensor.shape;
+    let shape = zeros.tensor.shape;
     match (zeros.tensor.dtype.known(), granularity, shape) {
         (Some(Dtype::I32), Granularity::Groups(groups), &[rows, columns]) if columns == groups => {
             Ok(ZeroPart {
@@ -171,11 +169,11 @@ fn check_zeros(
                 packed_rows: None,
             })
         }
-        (_, Granularity::Tensor, _) => Err(format!(
+        (_, Granularity::Tensor, _) => Err(reason!(
             "{ZERO} is {} {shape:?}, needs I8 of one element beside one scale",
             zeros.tensor.dtype
         )),
-        (_, Granularity::Groups(groups), _) => Err(format!(
+        (_, Granularity::Groups(groups), _) => Err(reason!(
             "{ZERO} is {} {shape:?}, needs I32 with {groups} columns, as {SCALE} has",
             zeros.tensor.dtype
         )),

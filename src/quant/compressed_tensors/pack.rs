@@ -24,6 +24,7 @@ use crate::error::Result;
 use crate::quant::parts::check_inputs;
 use crate::quant::read::part;
 use crate::quant::{Component, Facts, Join, Kernel, Layer, Outcome, Recognized};
+use crate::reason::{Reason, reason};
 use crate::view::{Floats, SharedView};
 
 /// The widths that a layer without a config may have, in the order in which they are tried.
@@ -54,14 +55,14 @@ pub(super) fn recognize(anchor: &Anchor, weights: Option<&Weights>) -> Recognize
 
 impl Head {
     /// The layer, once `weight_shape`'s bytes are known.
-    fn layer(&self, bytes: &[u8]) -> std::result::Result<Layer, String> {
+    fn layer(&self, bytes: &[u8]) -> std::result::Result<Layer, Reason> {
         let [n, k] = self.real_shape(bytes)?;
         let layout = self.layout(n, k)?;
         let (group, row_scales) = self.groups(k)?;
         if let Some((_, _, len)) = &self.order
             && *len != k
         {
-            return Err(format!(
+            return Err(reason!(
                 "{ORDER} has {len} elements, {SHAPE} gives {k} columns"
             ));
         }
@@ -96,7 +97,7 @@ impl Head {
         })
     }
 
-    fn real_shape(&self, bytes: &[u8]) -> std::result::Result<[u64; 2], String> {
+    fn real_shape(&self, bytes: &[u8]) -> std::result::Result<[u64; 2], Reason> {
         let numbers: Vec<i64> = match self.wide_shape {
             true => bytes
                 .as_chunks()
@@ -115,9 +116,9 @@ impl Head {
             _ => None,
         };
         let (n, k) =
-            shape.ok_or_else(|| format!("{SHAPE} is {numbers:?}, needs two positive numbers"))?;
+            shape.ok_or_else(|| reason!("{SHAPE} is {numbers:?}, needs two positive numbers"))?;
         if n != self.size[0] {
-            return Err(format!(
+            return Err(reason!(
                 "{SHAPE} gives {n} rows, weight_packed has {}",
                 self.size[0]
             ));
@@ -127,7 +128,7 @@ impl Head {
 
     /// How wide the codes are and how they are packed: the first way in which rows and zero points
     /// have the right number of words.
-    fn layout(&self, n: u64, k: u64) -> std::result::Result<Layout, String> {
+    fn layout(&self, n: u64, k: u64) -> std::result::Result<Layout, Reason> {
         let words = self.size[1];
         let widths = match &self.bits {
             Some(bits) => std::slice::from_ref(bits),
@@ -146,37 +147,37 @@ impl Head {
         }
         let count = |bits, packing| Layout { bits, packing }.words(k).unwrap_or(u64::MAX);
         Err(match (fitting.first(), self.bits) {
-            (Some(layout), _) => format!(
+            (Some(layout), _) => reason!(
                 "{ZERO} has {} rows, {n} zero points of {} bits need {}",
                 zero_rows.unwrap_or(0),
                 layout.bits,
                 layout.words(n).unwrap_or(u64::MAX)
             ),
-            (None, Some(bits)) => format!(
+            (None, Some(bits)) => reason!(
                 "weight_packed has rows of {words} words, {k} values of {bits} bits need {} (dense) or {} (padded)",
                 count(bits, Packing::Dense),
                 count(bits, Packing::Padded)
             ),
-            (None, None) => format!(
+            (None, None) => reason!(
                 "weight_packed has rows of {words} words, which {k} values of 2 to 8 bits never need"
             ),
         })
     }
 
     /// Columns that share a scale, and scales of a row (0: one for the tensor).
-    fn groups(&self, k: u64) -> std::result::Result<(u64, u64), String> {
+    fn groups(&self, k: u64) -> std::result::Result<(u64, u64), Reason> {
         let count = match self.granularity {
             Granularity::Tensor => return Ok((k, 0)),
             Granularity::Groups(count) => count,
         };
         if count == 0 || !k.is_multiple_of(count) {
-            return Err(format!(
+            return Err(reason!(
                 "{SCALE} has {count} groups, which do not divide {k} columns"
             ));
         }
         // Ragged last groups would look like this, and be decoded wrongly.
         match self.group_size {
-            Some(size) if count > 1 && size != k / count => Err(format!(
+            Some(size) if count > 1 && size != k / count => Err(reason!(
                 "{SCALE} has {count} groups, which makes {} of {k} columns each; the config says {size}",
                 k / count
             )),

@@ -7,6 +7,7 @@ use super::rows::{Shape, Span};
 use crate::dtype::Dtype;
 use crate::dtype::decode::{F8_E4M3, decode as widen};
 use crate::error::{Error, Result};
+use crate::reason::{Reason, reason};
 use crate::view::{SharedView, View, read_all};
 
 /// Where scales come from.
@@ -211,7 +212,7 @@ pub(super) fn read_order(
     view: &dyn View,
     count: u64,
     columns: u64,
-) -> Result<std::result::Result<Option<Box<[u32]>>, String>> {
+) -> Result<std::result::Result<Option<Box<[u32]>>, Reason>> {
     let bytes = read_all(view)?;
     let words = bytes.as_chunks().0;
     let groups: Vec<i32> = words.iter().map(|b| i32::from_le_bytes(*b)).collect();
@@ -222,7 +223,7 @@ pub(super) fn read_order(
     let out_of_range = |g: &i32| u64::try_from(*g).map_or(true, |g| g >= count);
     let bad = groups.iter().filter(|g| out_of_range(g)).count();
     Ok(match groups.iter().position(out_of_range) {
-        Some(at) => Err(format!(
+        Some(at) => Err(reason!(
             "column {at} names group {}, but the groups are 0 to {} ({bad} of {columns} columns name none)",
             groups[at],
             count - 1

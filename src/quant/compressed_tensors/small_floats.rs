@@ -15,6 +15,7 @@ use super::{Anchor, Part};
 use crate::dtype::Dtype;
 use crate::error::Result;
 use crate::quant::{Component, Join, Kernel, Layer, Outcome, Recognized};
+use crate::reason::{Reason, reason};
 use crate::view::{Floats, SharedView};
 
 const GLOBAL: &str = "weight_global_scale";
@@ -34,9 +35,9 @@ pub(super) fn recognize(anchor: &Anchor) -> Recognized {
     found
 }
 
-fn read(anchor: &Anchor) -> std::result::Result<Layer, String> {
-    let &[rows, width] = &*anchor.tensor.shape else {
-        return Err(format!(
+fn read(anchor: &Anchor) -> std::result::Result<Layer, Reason> {
+    let &[rows, width] = anchor.tensor.shape else {
+        return Err(reason!(
             "weight_packed has shape {:?}, needs two dimensions",
             anchor.tensor.shape
         ));
@@ -44,29 +45,29 @@ fn read(anchor: &Anchor) -> std::result::Result<Layer, String> {
     let scale = anchor
         .sibling("weight_scale")
         .ok_or("weight_scale is missing")?;
-    let &[scale_rows, groups] = &*scale.tensor.shape else {
-        return Err(format!(
+    let &[scale_rows, groups] = scale.tensor.shape else {
+        return Err(reason!(
             "weight_scale has shape {:?}, needs two dimensions, [{rows}, groups]",
             scale.tensor.shape
         ));
     };
     if scale_rows != rows {
-        return Err(format!(
+        return Err(reason!(
             "weight_scale has {scale_rows} rows, weight_packed has {rows}"
         ));
     }
     let global = anchor.sibling(GLOBAL);
     match (scale.tensor.dtype.known(), global) {
         (Some(Dtype::F8_E4M3), Some(global)) => nvfp4(anchor, [rows, width], scale, groups, global),
-        (Some(Dtype::F8_E4M3), None) => Err(format!(
+        (Some(Dtype::F8_E4M3), None) => Err(reason!(
             "{GLOBAL} is missing; the F8_E4M3 weight_scale alone is not enough"
         )),
         (Some(Dtype::U8 | Dtype::F8_E8M0), None) => mx(anchor, [rows, width], scale, groups),
-        (Some(Dtype::U8 | Dtype::F8_E8M0), Some(_)) => Err(format!(
+        (Some(Dtype::U8 | Dtype::F8_E8M0), Some(_)) => Err(reason!(
             "weight_scale is {} as in mxfp4, {GLOBAL} is there as in nvfp4: stfs knows no format with both",
             scale.tensor.dtype
         )),
-        _ => Err(format!(
+        _ => Err(reason!(
             "weight_scale is {}, needs F8_E4M3 (nvfp4) or U8 or F8_E8M0 (mxfp4, mxfp6)",
             scale.tensor.dtype
         )),
@@ -79,16 +80,16 @@ fn nvfp4(
     scale: Part,
     groups: u64,
     global: Part,
-) -> std::result::Result<Layer, String> {
+) -> std::result::Result<Layer, Reason> {
     let columns = width.saturating_mul(2);
     if groups.checked_mul(16) != Some(columns) {
-        return Err(format!(
+        return Err(reason!(
             "weight_scale has {groups} columns, {columns} values in groups of 16 need {}",
             columns.div_ceil(16)
         ));
     }
     if global.tensor.numel() != 1 {
-        return Err(format!(
+        return Err(reason!(
             "{GLOBAL} has {} elements, needs 1",
             global.tensor.numel()
         ));
@@ -96,7 +97,7 @@ fn nvfp4(
     let global_dtype = global.tensor.dtype.known();
     let global_dtype = global_dtype
         .filter(|d| d.is_plain_float())
-        .ok_or_else(|| format!("{GLOBAL} is {}, needs F32", global.tensor.dtype))?;
+        .ok_or_else(|| reason!("{GLOBAL} is {}, needs F32", global.tensor.dtype))?;
     let shape = shape([rows, columns], width, 4, 16, groups);
     let mut components = rows_join(anchor, scale);
     components.push(Component {
@@ -124,13 +125,13 @@ fn mx(
     [rows, width]: [u64; 2],
     scale: Part,
     groups: u64,
-) -> std::result::Result<Layer, String> {
+) -> std::result::Result<Layer, Reason> {
     // A group of 32 takes 16 bytes at 4 bits, 24 at 6; the widths tell which.
     let bits = match width {
         w if groups.checked_mul(16) == Some(w) => 4,
         w if groups.checked_mul(24) == Some(w) => 6,
         _ => {
-            return Err(format!(
+            return Err(reason!(
                 "weight_packed has rows of {width} bytes; {groups} groups of 32 need {} (mxfp4) or {} (mxfp6)",
                 groups.saturating_mul(16),
                 groups.saturating_mul(24)
@@ -139,7 +140,7 @@ fn mx(
     };
     let columns = groups
         .checked_mul(32)
-        .ok_or_else(|| format!("{groups} groups of 32 overflow 64 bits"))?;
+        .ok_or_else(|| reason!("{groups} groups of 32 overflow 64 bits"))?;
     Ok(Layer {
         bits,
         group_size: Some(32),

@@ -7,6 +7,7 @@ use std::fmt;
 use serde_json::{Map, Value};
 
 use crate::catalog::Configs;
+use crate::reason::{Reason, reason};
 
 /// MLX's quantization modes: what a group's scale is, and how codes become numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -76,7 +77,7 @@ impl fmt::Display for Settings {
 impl Settings {
     /// Reads an object of `group_size`, `bits`, `mode`. What is absent (or null) has its mode's
     /// default, and an absent mode is affine: overrides inherit nothing.
-    fn parse(object: &Map<String, Value>) -> Result<Settings, String> {
+    fn parse(object: &Map<String, Value>) -> Result<Settings, Reason> {
         let given = |key: &str| object.get(key).filter(|v| !v.is_null());
         let mode = match given("mode") {
             None => Mode::Affine,
@@ -93,7 +94,7 @@ impl Settings {
             Some(v) => v
                 .as_u64()
                 .filter(|&n| (1..=1 << 16).contains(&n))
-                .ok_or_else(|| format!("config.json gives {key} {v}; a small whole number is due")),
+                .ok_or_else(|| reason!("config.json gives {key} {v}; a small whole number is due")),
         };
         let default = mode.defaults();
         Ok(Settings {
@@ -110,16 +111,16 @@ pub(super) enum Said {
     /// `false`: it is not quantized.
     NotQuantized,
     /// Nothing of its own, or `true`: the model's settings, or why they cannot be read.
-    Model(Result<Settings, String>),
+    Model(Result<Settings, Reason>),
     /// Settings of its own, or why they cannot be read.
-    Own(Result<Settings, String>),
+    Own(Result<Settings, Reason>),
 }
 
 /// A model's declaration of MLX quantization.
 pub(super) struct Declaration<'a> {
     /// The object with the model's settings and, keyed by module path, the overrides.
     object: &'a Map<String, Value>,
-    model: Result<Settings, String>,
+    model: Result<Settings, Reason>,
     /// The overrides by module path without its `language_model` components, of two the first:
     /// vision-language checkpoints spell tensors and keys differently.
     text_paths: HashMap<String, &'a Value>,

@@ -4,19 +4,20 @@ use std::sync::Arc;
 
 use super::config::{Mode, Settings};
 use super::kernel::GroupKernel;
-use crate::catalog::StoredTensor;
+use crate::catalog::TensorRef;
 use crate::dtype::{Dtype, numel};
 use crate::quant::{Component, Join, Layer};
+use crate::reason::{Reason, reason};
 
 /// A stored tensor and its index in the catalog.
-pub(super) type Sibling<'a> = Option<(u32, &'a StoredTensor)>;
+pub(super) type Sibling<'a> = Option<(u32, TensorRef<'a>)>;
 
 /// Words and what stands beside them, whatever that is.
 pub(super) struct Triple<'a> {
     /// The module path, with its last dot; empty for a layer saved by itself.
     pub(super) path: &'a str,
     /// `X.weight`: U32.
-    pub(super) words: (u32, &'a StoredTensor),
+    pub(super) words: (u32, TensorRef<'a>),
     /// `X.scales`.
     pub(super) scales: Sibling<'a>,
     /// `X.biases`.
@@ -42,8 +43,8 @@ impl Triple<'_> {
     }
 
     /// The reason where a config exempts a module that is quantized all the same.
-    pub(super) fn exempt(&self) -> String {
-        format!(
+    pub(super) fn exempt(&self) -> Reason {
+        reason!(
             "config.json says that {} is not quantized (false), but it is U32 with scales beside it",
             self.module()
         )
@@ -62,23 +63,23 @@ impl Triple<'_> {
     ///
     /// # Errors
     /// What is missing or does not fit, as a reason for a person.
-    pub(super) fn shapes(&self) -> Result<Shapes, String> {
+    pub(super) fn shapes(&self) -> Result<Shapes, Reason> {
         let (float, scales) = self.dtypes()?;
-        let (words, shape) = (&*self.words.1.shape, &*scales.shape);
+        let (words, shape) = (self.words.1.shape, scales.shape);
         let ([lead @ .., w], [scales_lead @ .., groups]) = (words, shape) else {
-            return Err(format!(
+            return Err(reason!(
                 "weight {words:?} and scales {shape:?}: at least two dimensions are due"
             ));
         };
         if lead.is_empty() || lead != scales_lead {
-            return Err(format!(
+            return Err(reason!(
                 "weight {words:?} and scales {shape:?}: all dimensions but the last must be there and agree"
             ));
         }
         if let Some((_, biases)) = self.biases
             && *biases.shape != *shape
         {
-            return Err(format!(
+            return Err(reason!(
                 "scales {shape:?} and biases {:?} differ in shape",
                 biases.shape
             ));
@@ -87,7 +88,7 @@ impl Triple<'_> {
             .checked_mul(32)
             .filter(|bits| *groups > 0 && bits.is_multiple_of(*groups))
             .ok_or_else(|| {
-                format!("rows of {w} words (32 bits each) do not divide into {groups} groups")
+                reason!("rows of {w} words (32 bits each) do not divide into {groups} groups")
             })?;
         Ok(Shapes {
             float,
@@ -98,22 +99,22 @@ impl Triple<'_> {
     }
 
     /// Whether the scales are floats (then with float biases), and the scales.
-    fn dtypes(&self) -> Result<(bool, &StoredTensor), String> {
+    fn dtypes(&self) -> Result<(bool, TensorRef<'_>), Reason> {
         let path = self.path;
-        let missing = |what: &str| format!("{path}{what} is missing");
+        let missing = |what: &str| reason!("{path}{what} is missing");
         let (_, scales) = self.scales.ok_or_else(|| missing("scales"))?;
         let dtype = &scales.dtype;
         match (is_float(scales), self.biases.map(|b| b.1)) {
             (true, None) => Err(missing("biases")),
-            (true, Some(biases)) if !is_float(biases) => Err(format!(
+            (true, Some(biases)) if !is_float(biases) => Err(reason!(
                 "{path}biases are {}; F16, BF16 or F32 is due",
                 biases.dtype
             )),
             (true, Some(_)) => Ok((true, scales)),
-            (false, _) if !dtype.is(Dtype::U8) => Err(format!(
+            (false, _) if !dtype.is(Dtype::U8) => Err(reason!(
                 "{path}scales are {dtype}; F16, BF16, F32 or U8 is due"
             )),
-            (false, Some(_)) => Err(format!(
+            (false, Some(_)) => Err(reason!(
                 "{path}biases stand beside U8 scales, which go without"
             )),
             (false, None) => Ok((false, scales)),
@@ -124,7 +125,7 @@ impl Triple<'_> {
     ///
     /// # Errors
     /// Settings and shapes do not agree, as a reason for a person.
-    pub(super) fn layer(&self, shapes: &Shapes, settings: Settings) -> Result<Layer, String> {
+    pub(super) fn layer(&self, shapes: &Shapes, settings: Settings) -> Result<Layer, Reason> {
         let Settings {
             mode,
             group_size,
@@ -137,20 +138,20 @@ impl Triple<'_> {
             ..
         } = *shapes;
         if group_size.checked_mul(u64::from(bits)) != Some(group_bits) {
-            return Err(format!(
+            return Err(reason!(
                 "{group_bits} bits in a group ({row_bits} bits a row in {groups} groups), but {bits} bits in groups of {group_size} would be {}",
                 u64::from(bits).saturating_mul(group_size)
             ));
         }
         // r = b·g divides the row's bits, so K is whole groups.
         let k = row_bits / u64::from(bits);
-        let mut shape = self.words.1.shape.clone();
+        let mut shape = Box::<[u64]>::from(self.words.1.shape);
         if let Some(last) = shape.last_mut() {
             *last = k;
         }
         let numel = numel(&shape)
             .filter(|n| n.checked_mul(4).is_some())
-            .ok_or_else(|| format!("shape {shape:?} overflows 64 bits"))?;
+            .ok_or_else(|| reason!("shape {shape:?} overflows 64 bits"))?;
         let kernel = GroupKernel {
             mode,
             bits,
@@ -200,7 +201,7 @@ impl Triple<'_> {
     }
 }
 
-fn is_float(tensor: &StoredTensor) -> bool {
+fn is_float(tensor: TensorRef<'_>) -> bool {
     let floats = [Dtype::F16, Dtype::BF16, Dtype::F32];
     floats.into_iter().any(|dtype| tensor.dtype.is(dtype))
 }

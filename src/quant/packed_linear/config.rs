@@ -9,6 +9,7 @@
 use serde_json::Value;
 
 use crate::catalog::Configs;
+use crate::reason::{Reason, reason};
 
 /// What the config files say.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
@@ -38,7 +39,7 @@ pub(super) enum Stored {
         /// The method's name in `meta.json`.
         method: &'static str,
         /// Why.
-        reason: String,
+        reason: Reason,
     },
 }
 
@@ -157,7 +158,7 @@ fn refusal(method: Option<&str>, format: Option<&str>, is_marlin: bool) -> Optio
 }
 
 fn refused(method: &'static str, what: String) -> Stored {
-    let reason = format!(
+    let reason = reason!(
         "the config's {what}, which does not store what GPTQ and AWQ do; not decoded, the stored tensors are served as they are"
     );
     Stored::Refused { method, reason }

@@ -6,11 +6,12 @@ use super::config::{Config, Stored};
 use super::groups::is_integer;
 use super::shapes::{Parts, Shape, Tensor};
 use super::{Geometry, GroupIndex, Packing};
-use crate::catalog::{Catalog, StoredTensor};
+use crate::catalog::{Catalog, TensorRef};
 use crate::dtype::Dtype;
 use crate::quant::module::{Module, elsewhere};
 use crate::quant::parts::check_inputs;
 use crate::quant::{Component, Join, Layer, Outcome, Recognized, Recognizer, Target};
+use crate::reason::{Reason, reason};
 
 /// The anchor's name after the module path.
 const WORDS: &str = "qweight";
@@ -26,11 +27,11 @@ pub(super) struct Model<'a> {
 }
 
 impl Recognizer for Model<'_> {
-    fn recognize(&self, index: u32, tensor: &StoredTensor) -> Option<Recognized> {
-        if let Some(module) = Module::of(self.catalog, &tensor.name, WORDS) {
+    fn recognize(&self, index: u32, tensor: TensorRef<'_>) -> Option<Recognized> {
+        if let Some(module) = Module::of(self.catalog, tensor.name, WORDS) {
             return Some(self.packed(index, tensor, module));
         }
-        let module = Module::of(self.catalog, &tensor.name, MARLIN)?;
+        let module = Module::of(self.catalog, tensor.name, MARLIN)?;
         self.marlin(index, tensor, module)
     }
 }
@@ -40,7 +41,7 @@ impl<'a> Model<'a> {
     pub fn open(catalog: &'a Catalog) -> Option<Model<'a>> {
         let any = |suffix| {
             let mut tensors = catalog.tensors.iter();
-            tensors.any(|t| Module::of(catalog, &t.name, suffix).is_some())
+            tensors.any(|t| Module::of(catalog, t.name, suffix).is_some())
         };
         (any(WORDS) || any(MARLIN)).then(|| Model {
             catalog,
@@ -70,7 +71,7 @@ impl<'a> Model<'a> {
     }
 
     /// The layer whose `qweight` is `words`.
-    fn packed(&self, index: u32, words: &'a StoredTensor, module: Module<'a>) -> Recognized {
+    fn packed(&self, index: u32, words: TensorRef<'a>, module: Module<'a>) -> Recognized {
         let siblings = ["scales", "qzeros", "g_idx"].map(|last| module.get(last));
         let found = self.layer((index, words), module, siblings);
         let (method, parameters, outcome) = match found {
@@ -95,7 +96,7 @@ impl<'a> Model<'a> {
         words: Tensor<'a>,
         module: Module<'a>,
         [scales, zeros, index]: [Option<Tensor<'a>>; 3],
-    ) -> Result<(Packing, Layer), (&'static str, String)> {
+    ) -> Result<(Packing, Layer), (&'static str, Reason)> {
         if let Stored::Refused { method, reason } = &self.config.stored {
             return Err((method, reason.clone()));
         }
@@ -104,7 +105,7 @@ impl<'a> Model<'a> {
         let missing = |last| {
             let (name, hint) = (module.names(&[last]), elsewhere(self.catalog));
             let why =
-                format!("{name} is missing: a packed layer needs qweight, scales and qzeros{hint}");
+                reason!("{name} is missing: a packed layer needs qweight, scales and qzeros{hint}");
             (method, why)
         };
         let parts = Parts {
@@ -125,7 +126,7 @@ impl<'a> Model<'a> {
         parts: &Parts<'_>,
         shape: Shape,
         module: Module<'a>,
-    ) -> Result<Option<GroupIndex>, String> {
+    ) -> Result<Option<GroupIndex>, Reason> {
         let is_awq = shape.packing == Packing::Awq;
         let Some((_, tensor)) = parts.index else {
             if is_awq {
@@ -134,7 +135,7 @@ impl<'a> Model<'a> {
             let name = module.names(&["g_idx"]);
             let elsewhere = self.catalog.lone_file && self.any_index;
             return match self.catalog.absent.contains(name.as_str()) || elsewhere {
-                true => Err(format!(
+                true => Err(reason!(
                     "{name} is not in the files at hand, and says which input has which scale; mount the whole model"
                 )),
                 false => Ok(None),
@@ -148,28 +149,30 @@ impl<'a> Model<'a> {
         }
         match tensor.dtype.known().filter(|d| is_integer(*d)) {
             Some(dtype) if *tensor.shape == [shape.k] => {
-                check_inputs(&tensor.name, shape.k)?;
+                check_inputs(tensor.name, shape.k)?;
                 Ok(Some(GroupIndex {
-                    name: tensor.name.clone(),
+                    name: tensor.name.into(),
                     dtype,
                 }))
             }
-            _ => Err(format!(
+            _ => Err(reason!(
                 "g_idx is {} {:?}; it must be integers, one for each of {} inputs",
-                tensor.dtype, tensor.shape, shape.k
+                tensor.dtype,
+                tensor.shape,
+                shape.k
             )),
         }
     }
 
     /// Inputs a group: for layers without `g_idx` what counts, for others what is shown.
-    fn group_size(&self, shape: Shape, has_index: bool) -> Result<Option<u64>, String> {
+    fn group_size(&self, shape: Shape, has_index: bool) -> Result<Option<u64>, Reason> {
         let Shape { k, groups, .. } = shape;
         let even = k.is_multiple_of(groups).then(|| k / groups);
         if shape.packing == Packing::Awq {
             return Ok(even);
         }
         match self.config.group_size(k, groups).or(even) {
-            None if !has_index => Err(format!(
+            None if !has_index => Err(reason!(
                 "there is no g_idx, {groups} groups do not divide {k} inputs, and no configured group size ({:?}) makes {groups} of them",
                 self.config.group_sizes
             )),
@@ -177,7 +180,7 @@ impl<'a> Model<'a> {
         }
     }
 
-    fn finish(&self, parts: &Parts<'_>, shape: Shape, module: Module<'a>) -> Result<Layer, String> {
+    fn finish(&self, parts: &Parts<'_>, shape: Shape, module: Module<'a>) -> Result<Layer, Reason> {
         let Shape {
             packing,
             n,
@@ -217,11 +220,11 @@ impl<'a> Model<'a> {
     }
 
     /// A layer in GPTQ's `marlin` format: `X.B` I32 `[K/16, 2N]` and `X.s` `[G, N]`.
-    fn marlin(&self, index: u32, words: &StoredTensor, module: Module<'a>) -> Option<Recognized> {
+    fn marlin(&self, index: u32, words: TensorRef<'_>, module: Module<'a>) -> Option<Recognized> {
         let (scales, tensor) = module.get("s")?;
         let says_so =
             matches!(&self.config.stored, Stored::Refused { method, .. } if *method == "marlin");
-        let fits = matches!((&*words.shape, &*tensor.shape), (&[_, w], &[_, n]) if Some(w) == n.checked_mul(2))
+        let fits = matches!((words.shape, tensor.shape), (&[_, w], &[_, n]) if Some(w) == n.checked_mul(2))
             && tensor.dtype.known().is_some_and(Dtype::is_plain_float);
         if !words.dtype.is(Dtype::I32) || !(says_so || fits) {
             return None;
@@ -231,9 +234,10 @@ impl<'a> Model<'a> {
             parts: vec![index, scales],
             target: Target::Named(module.names(&["weight"])),
             parameters: Some(words.numel().saturating_mul(8)),
-            outcome: Outcome::Damaged(format!(
+            outcome: Outcome::Damaged(reason!(
                 "B {:?} and s {:?} are GPTQ's marlin format, whose words are permuted for a GPU kernel; not decoded, the stored tensors are served as they are",
-                words.shape, tensor.shape
+                words.shape,
+                tensor.shape
             )),
         })
     }

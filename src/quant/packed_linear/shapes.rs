@@ -4,12 +4,13 @@
 use super::Packing;
 use super::config::{Config, Stored};
 use super::groups::is_integer;
-use crate::catalog::StoredTensor;
+use crate::catalog::TensorRef;
 use crate::dtype::Dtype;
 use crate::quant::{awq, gptq};
+use crate::reason::{Reason, reason};
 
 /// A stored tensor and its index in the catalog.
-pub(super) type Tensor<'a> = (u32, &'a StoredTensor);
+pub(super) type Tensor<'a> = (u32, TensorRef<'a>);
 
 /// A layer's stored tensors.
 pub(super) struct Parts<'a> {
@@ -35,10 +36,10 @@ impl Parts<'_> {
     ///
     /// # Errors
     /// Why they are neither, with the dtypes or shapes.
-    pub fn fit(&self, config: &Config) -> Result<Shape, String> {
+    pub fn fit(&self, config: &Config) -> Result<Shape, Reason> {
         self.check_dtypes()?;
-        let matrix = |t: Tensor<'_>| <[u64; 2]>::try_from(&*t.1.shape).ok();
-        let fail = |why: String| Err(format!("{}: {why}", self.shapes()));
+        let matrix = |t: Tensor<'_>| <[u64; 2]>::try_from(t.1.shape).ok();
+        let fail = |why: String| Err(reason!("{}: {why}", self.shapes()));
         let (Some(words), Some(zeros), Some([groups, n])) =
             (matrix(self.words), matrix(self.zeros), matrix(self.scales))
         else {
@@ -82,27 +83,29 @@ impl Parts<'_> {
         )
     }
 
-    fn check_dtypes(&self) -> Result<(), String> {
+    fn check_dtypes(&self) -> Result<(), Reason> {
         let (words, zeros, scales) = (self.words.1, self.zeros.1, self.scales.1);
         let known = words.dtype.known();
         if !matches!(known, Some(Dtype::I32 | Dtype::U32)) {
             return Err(match known.is_some_and(is_integer) {
-                true => format!(
+                true => reason!(
                     "qweight is {} {:?}: only words of 32 bits are decoded (not pack_dtype int8, int16 or int64, nor AWQ's gemv_fast)",
-                    words.dtype, words.shape
+                    words.dtype,
+                    words.shape
                 ),
-                false => format!("qweight is {}, not integers", words.dtype),
+                false => reason!("qweight is {}, not integers", words.dtype),
             });
         }
         if zeros.dtype != words.dtype {
-            return Err(format!(
+            return Err(reason!(
                 "qzeros are {}, qweight is {}: both must be the same integers",
-                zeros.dtype, words.dtype
+                zeros.dtype,
+                words.dtype
             ));
         }
         match scales.dtype.known() {
             Some(Dtype::F16 | Dtype::BF16 | Dtype::F32) => Ok(()),
-            _ => Err(format!("scales are {}, not F16, BF16 or F32", scales.dtype)),
+            _ => Err(reason!("scales are {}, not F16, BF16 or F32", scales.dtype)),
         }
     }
 
@@ -112,7 +115,7 @@ impl Parts<'_> {
         words: [u64; 2],
         zeros: [u64; 2],
         n: u64,
-    ) -> Result<(Packing, u64), String> {
+    ) -> Result<(Packing, u64), Reason> {
         let (bits, k) = gptq::fit(words, zeros, n)?;
         self.refuse_gemv(config, words, zeros)?;
         let less_one = match &config.stored {
@@ -129,7 +132,7 @@ impl Parts<'_> {
 
     /// AWQ's `gemv` layout (`qweight` `[N, K/8]`, `qzeros` `[N, w]`, `scales` `[N, 8w]`, padded)
     /// passes for 4-bit GPTQ with groups of 8 at a few sizes; never where there is a `g_idx`.
-    fn refuse_gemv(&self, config: &Config, words: [u64; 2], zeros: [u64; 2]) -> Result<(), String> {
+    fn refuse_gemv(&self, config: &Config, words: [u64; 2], zeros: [u64; 2]) -> Result<(), Reason> {
         if self.index.is_some() || config.says_gptq() {
             return Ok(());
         }
@@ -144,7 +147,7 @@ impl Parts<'_> {
         if config.awq_layout.is_none() && !twins {
             return Ok(());
         }
-        Err(format!(
+        Err(reason!(
             "{}: may be AWQ's gemv layout, which is not decoded; a config with quant_method 'gptq' would make them GPTQ's",
             self.shapes()
         ))

@@ -23,7 +23,7 @@ fn a_layer_is_found_by_its_tensors_with_and_without_a_config() {
         let names: Vec<_> = found
             .parts
             .iter()
-            .map(|&i| &*model.catalog.tensors[i as usize].name)
+            .map(|&i| model.catalog.tensors.get(i).name)
             .collect();
         assert_eq!(
             names,

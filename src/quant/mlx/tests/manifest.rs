@@ -103,7 +103,7 @@ fn a_manifest_may_give_the_logical_shape() {
     tensors[0].shape = vec![2, 64];
     let model = manifest(tensors, Some(4), json!({}));
     let index = model.catalog.find("a.weight").unwrap();
-    assert_eq!(*model.catalog.tensors[index as usize].shape, [2, 8]);
+    assert_eq!(*model.catalog.tensors.get(index).shape, [2, 8]);
     assert_eq!(*model.layer("a.weight").shape, [2, 64]);
 }
 

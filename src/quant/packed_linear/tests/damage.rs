@@ -185,7 +185,7 @@ fn an_index_in_another_file_is_missed() {
     write("a.safetensors", &tensors);
     write("b.safetensors", &[index]);
     let reason = |catalog: &Catalog| match &recognize(catalog)[0].outcome {
-        Outcome::Damaged(reason) => reason.clone(),
+        Outcome::Damaged(reason) => reason.to_string(),
         _ => String::new(),
     };
     let lone = dir.path().join("a.safetensors");

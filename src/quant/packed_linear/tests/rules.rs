@@ -57,7 +57,7 @@ fn parts_and_parameters() {
     let names: Vec<&str> = found
         .parts
         .iter()
-        .map(|&i| &*model.catalog.tensors[i as usize].name)
+        .map(|&i| model.catalog.tensors.get(i).name)
         .collect();
     assert_eq!(names, ["l.qweight", "l.scales", "l.qzeros", "l.g_idx"]);
     assert_eq!(found.parameters, Some(32 * 64));

@@ -1,0 +1,198 @@
+//! The table of a catalog's tensors, laid out for 100,000 of them: names in one string, each distinct
+//! shape and element type once, and some forty bytes a tensor besides.
+
+use std::collections::HashMap;
+use std::hash::Hash;
+use std::ops::Range;
+
+use super::{ManifestBits, StoredTensor};
+use crate::dtype::{ElementType, numel};
+use crate::names::NameTable;
+
+/// Every tensor of a catalog, in natural order of the names.
+#[derive(Default)]
+pub struct Tensors {
+    names: NameTable,
+    rows: Vec<Row>,
+    shapes: Distinct<Box<[u64]>>,
+    dtypes: Distinct<ElementType>,
+    /// Of a manifest's tensors; empty for other containers.
+    bits: Vec<Option<ManifestBits>>,
+}
+
+/// A tensor, without its name.
+struct Row {
+    offset: u64,
+    nbytes: u64,
+    file: u32,
+    shape: u32,
+    dtype: u32,
+}
+
+/// A tensor of a catalog.
+#[derive(Debug, Clone, Copy)]
+pub struct TensorRef<'a> {
+    /// The name, exactly as the file has it.
+    pub name: &'a str,
+    /// Element type.
+    pub dtype: &'a ElementType,
+    /// Shape; `[]` is a scalar. For packed words the shape of the words.
+    pub shape: &'a [u64],
+    /// Length in bytes.
+    pub nbytes: u64,
+    /// A manifest's `bits` (its `config.default_bits` applied), `None` in other containers.
+    pub bits: Option<ManifestBits>,
+}
+
+impl TensorRef<'_> {
+    /// Number of elements as the header counts them.
+    pub fn numel(&self) -> u64 {
+        numel(self.shape).unwrap_or(0)
+    }
+}
+
+impl Tensors {
+    /// With room for so many tensors.
+    pub(super) fn with_capacity(tensors: usize, name_bytes: usize) -> Tensors {
+        Tensors {
+            names: NameTable::with_capacity(tensors, name_bytes),
+            rows: Vec::with_capacity(tensors),
+            ..Tensors::default()
+        }
+    }
+
+    /// Adds a tensor behind the others.
+    ///
+    /// # Errors
+    /// The index of the tensor that has this name already.
+    pub(super) fn push(&mut self, tensor: StoredTensor) -> Result<(), u32> {
+        self.names.add(&tensor.name)?;
+        if tensor.bits.is_some() {
+            self.bits.resize(self.rows.len(), None);
+            self.bits.push(tensor.bits);
+        }
+        self.rows.push(Row {
+            offset: tensor.offset,
+            nbytes: tensor.nbytes,
+            file: tensor.file,
+            shape: self.shapes.number(tensor.shape),
+            dtype: self.dtypes.number(tensor.dtype),
+        });
+        Ok(())
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.rows.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.rows.is_empty()
+    }
+
+    /// The tensor of that index, which must be one of this table's.
+    pub fn get(&self, index: u32) -> TensorRef<'_> {
+        let row = &self.rows[index as usize];
+        TensorRef {
+            name: self.names.get(index),
+            dtype: &self.dtypes.all[row.dtype as usize],
+            shape: &self.shapes.all[row.shape as usize],
+            nbytes: row.nbytes,
+            bits: self.bits.get(index as usize).copied().flatten(),
+        }
+    }
+
+    /// All, in order.
+    pub fn iter(&self) -> Iter<'_> {
+        Iter {
+            tensors: self,
+            left: 0..self.len() as u32,
+        }
+    }
+
+    /// The index of the tensor of that name.
+    pub fn find(&self, name: &str) -> Option<u32> {
+        self.names.find(name)
+    }
+
+    /// All, as rows of their own.
+    pub(crate) fn rows(&self) -> Vec<StoredTensor> {
+        let row = |i: u32| {
+            let (t, (file, offset)) = (self.get(i), self.place(i));
+            StoredTensor {
+                name: t.name.into(),
+                dtype: t.dtype.clone(),
+                shape: t.shape.into(),
+                file,
+                offset,
+                nbytes: t.nbytes,
+                bits: t.bits,
+            }
+        };
+        (0..self.len() as u32).map(row).collect()
+    }
+
+    /// The index of the file that holds it, and its first byte there.
+    pub(super) fn place(&self, index: u32) -> (u32, u64) {
+        let row = &self.rows[index as usize];
+        (row.file, row.offset)
+    }
+}
+
+/// The tensors of a table, in order.
+#[derive(Clone)]
+pub struct Iter<'a> {
+    tensors: &'a Tensors,
+    left: Range<u32>,
+}
+
+impl<'a> Iterator for Iter<'a> {
+    type Item = TensorRef<'a>;
+
+    fn next(&mut self) -> Option<TensorRef<'a>> {
+        self.left.next().map(|i| self.tensors.get(i))
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        self.left.size_hint()
+    }
+}
+
+impl ExactSizeIterator for Iter<'_> {}
+
+/// Values of which many are alike, each kept once.
+struct Distinct<T> {
+    all: Vec<T>,
+    numbers: HashMap<T, u32>,
+}
+
+impl<T> Default for Distinct<T> {
+    fn default() -> Self {
+        Distinct {
+            all: Vec::new(),
+            numbers: HashMap::new(),
+        }
+    }
+}
+
+impl<T: Clone + Eq + Hash> Distinct<T> {
+    fn number(&mut self, value: T) -> u32 {
+        if let Some(&number) = self.numbers.get(&value) {
+            return number;
+        }
+        let number = self.all.len() as u32;
+        self.all.push(value.clone());
+        self.numbers.insert(value, number);
+        number
+    }
+}
+
+impl<'a> IntoIterator for &'a Tensors {
+    type Item = TensorRef<'a>;
+    type IntoIter = Iter<'a>;
+
+    fn into_iter(self) -> Iter<'a> {
+        self.iter()
+    }
+}
