@@ -114,12 +114,12 @@ enum Sink {
 impl Sink {
     fn write(&self, level: Level, text: &str) -> io::Result<()> {
         match self {
-            Sink::Stderr => writeln!(io::stderr(), "stfs: {text}"),
+            // One write for each line, here and below: lines of several threads do not mix.
+            Sink::Stderr => io::stderr().write_all(format!("stfs: {text}\n").as_bytes()),
             Sink::File(file) => {
                 let now = SystemTime::now()
                     .duration_since(UNIX_EPOCH)
                     .map_or(0.0, |d| d.as_secs_f64());
-                // One write to a file that is open for appending: lines do not mix.
                 let mut file: &File = file;
                 file.write_all(format!("{now:.3} {level} {text}\n").as_bytes())
             }
