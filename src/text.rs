@@ -43,6 +43,12 @@ pub fn printable_json(text: &str) -> Cow<'_, str> {
     out.into()
 }
 
+/// Appends JSON on one line. Keys must be strings, as all keys of this program are.
+pub(crate) fn push_json(out: &mut Vec<u8>, value: &(impl serde::Serialize + ?Sized)) {
+    // Writing to a Vec cannot fail.
+    let _ = serde_json::to_writer(out, value);
+}
+
 fn acts_on_terminal(c: char) -> bool {
     c.is_control()
         || matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{2069}' | '\u{feff}')

@@ -13,6 +13,7 @@ use memmap2::{Advice, Mmap, MmapOptions};
 
 use super::regular_file;
 use crate::error::{Error, Result};
+use crate::patience;
 
 /// What `stat` says of a file or directory: what the mount's own files inherit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -144,6 +145,7 @@ impl SourceFile {
     /// # Errors
     /// [`Error::Truncated`] where the file now ends before the range does, or an I/O error.
     pub fn read_at(&self, offset: u64, mut buf: &mut [u8]) -> Result<()> {
+        patience::touch_source()?;
         let mut at = offset;
         let end = offset + buf.len() as u64;
         while !buf.is_empty() {
@@ -189,6 +191,7 @@ impl SourceFile {
     /// # Errors
     /// `fstat` failed.
     pub fn stat_now(&self) -> Result<Stat> {
+        patience::touch_source()?;
         self.file
             .metadata()
             .map(|m| Stat::of(&m))
@@ -218,6 +221,11 @@ impl SourceFile {
         if let Ok(now) = self.stat_now() {
             self.check_changed(&now);
         }
+        self.was_changed()
+    }
+
+    /// Whether the source was ever seen to differ from what was opened. Does not look.
+    pub fn was_changed(&self) -> bool {
         self.changed.load(Ordering::Relaxed)
     }
 }

@@ -116,23 +116,6 @@ impl Tensors {
         self.names.find(name)
     }
 
-    /// All, as rows of their own.
-    pub(crate) fn rows(&self) -> Vec<StoredTensor> {
-        let row = |i: u32| {
-            let (t, (file, offset)) = (self.get(i), self.place(i));
-            StoredTensor {
-                name: t.name.into(),
-                dtype: t.dtype.clone(),
-                shape: t.shape.into(),
-                file,
-                offset,
-                nbytes: t.nbytes,
-                bits: t.bits,
-            }
-        };
-        (0..self.len() as u32).map(row).collect()
-    }
-
     /// The index of the file that holds it, and its first byte there.
     pub(super) fn place(&self, index: u32) -> (u32, u64) {
         let row = &self.rows[index as usize];

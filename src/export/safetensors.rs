@@ -5,8 +5,8 @@ use serde_json::{Map, Value};
 
 use super::{Item, Plan};
 use crate::catalog::METADATA;
-use crate::meta::push_json;
 use crate::model::Model;
+use crate::text::push_json;
 
 /// Tensor data begins at a multiple of this: a page, so that a mapping of the file is aligned.
 const DATA_ALIGN: usize = 4096;
@@ -16,7 +16,7 @@ const TENSOR_ALIGN: u64 = 64;
 /// The file that holds `items` (in natural order of their names). A tensor named `__metadata__`, as
 /// a manifest may have one, is left out: in this format the name means something else.
 pub(super) fn plan(model: &Model, mut items: Vec<Item>) -> Plan {
-    items.retain(|i| **model.name(i.id) != *METADATA);
+    items.retain(|i| model.name(i.id) != METADATA);
     // No holes are allowed: so those that keep the next one aligned come first.
     items.sort_by_key(|i| !i.nbytes.is_multiple_of(TENSOR_ALIGN));
     let header = header(model, &items);
@@ -52,7 +52,7 @@ fn header(model: &Model, items: &[Item]) -> Vec<u8> {
         if out.len() > 9 {
             out.push(b',');
         }
-        push_json(&mut out, &**model.name(item.id));
+        push_json(&mut out, model.name(item.id));
         out.push(b':');
         let entry = Entry {
             dtype: item.dtype.name(),

@@ -151,14 +151,16 @@ fn tensor(core: &Arc<Core>, code: u32, input: &[u8], target: Target, caller: Cal
     }
     let engine = core.clone();
     // Looking at the files may wait for a slow disk.
-    core.lookups.run(move || {
+    let looked_up = move || {
         ask.look();
         match code {
             ioctl::UPLOAD => engine.upload(ask),
             ioctl::QUERY => engine.query(ask),
             _ => engine.release(ask),
         }
-    });
+    };
+    // Dropped if there is no room for it, which answers EIO.
+    let _ = core.lookups.run(looked_up);
 }
 
 /// The checks that do not need the table.

@@ -1,7 +1,6 @@
 //! Any stored dtype → binary32, block by block.
 
-use std::cell::RefCell;
-
+use super::scratch::Scratch;
 use super::{FloatSource, Floats, SharedView, View};
 use crate::dtype::Dtype;
 use crate::dtype::decode::{decode, elements_per_unit};
@@ -10,10 +9,6 @@ use crate::error::Result;
 /// Stored bytes are read and widened this many at a time: a block stays in the L2 cache between
 /// the `pread` that fills it and the loop that widens it.
 const BLOCK: usize = 64 * 1024;
-
-thread_local! {
-    static SCRATCH: RefCell<Vec<u64>> = const { RefCell::new(Vec::new()) };
-}
 
 /// The elements of a view of some dtype, as binary32.
 pub struct Cast {
@@ -42,22 +37,19 @@ impl FloatSource for Cast {
         let per_unit = elements_per_unit(self.dtype);
         let unit_bytes = per_unit * u64::from(self.dtype.bits()) / 8;
         let block = (BLOCK as u64 / unit_bytes * per_unit) as usize;
-        SCRATCH.with_borrow_mut(|scratch| {
-            scratch.resize(BLOCK / 8, 0);
-            let scratch: &mut [u8] = bytemuck::cast_slice_mut(scratch);
-            let mut done = 0;
-            while done < out.len() {
-                let at = first + done as u64;
-                let skip = (at % per_unit) as usize;
-                let n = (out.len() - done).min(block - skip);
-                let start = at / per_unit * unit_bytes;
-                let stop = (at + n as u64).div_ceil(per_unit) * unit_bytes;
-                let bytes = &mut scratch[..(stop - start) as usize];
-                self.source.read_at(start, bytes)?;
-                decode(self.dtype, bytes, skip, &mut out[done..done + n]);
-                done += n;
-            }
-            Ok(())
-        })
+        let mut scratch = Scratch::<u8>::take(BLOCK);
+        let mut done = 0;
+        while done < out.len() {
+            let at = first + done as u64;
+            let skip = (at % per_unit) as usize;
+            let n = (out.len() - done).min(block - skip);
+            let start = at / per_unit * unit_bytes;
+            let stop = (at + n as u64).div_ceil(per_unit) * unit_bytes;
+            let bytes = &mut scratch[..(stop - start) as usize];
+            self.source.read_at(start, bytes)?;
+            decode(self.dtype, bytes, skip, &mut out[done..done + n]);
+            done += n;
+        }
+        Ok(())
     }
 }

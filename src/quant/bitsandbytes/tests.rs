@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::catalog::{Catalog, OpenOptions};
 use crate::dtype::Dtype;
-use crate::layout::{Layout, Node, Top};
+use crate::layout::{Layout, Node, TensorFile, Top};
 use crate::model::{Model, ModelOptions};
 use crate::quant::testing::{Stored, TestModel, assert_values, random, random_bytes, same, stored};
 use crate::reason::Missing;
@@ -535,17 +535,21 @@ fn a_state_that_cannot_be_read_is_asked_for_again() {
     for _ in 0..2 {
         let tensor = model.tensor(weight).unwrap();
         assert!(tensor.values.is_none());
-        assert!(tensor.remark.as_ref().unwrap().contains("truncated"));
+        assert!(model.remark(weight).unwrap().contains("truncated"));
         assert!(!model.is_settled(weight) && !model.is_settled(fused));
         assert_eq!(
             model.find("qkv_proj.weight").err().unwrap().errno(),
             libc::EIO
         );
-        assert!(layout.try_exists(Node::Raw(weight)).unwrap());
+        assert!(
+            layout
+                .try_exists(Node::TensorFile(TensorFile::Raw, weight))
+                .unwrap()
+        );
         for node in [
-            Node::F32(weight),
-            Node::Npy(weight),
-            Node::Meta(weight),
+            Node::TensorFile(TensorFile::F32, weight),
+            Node::TensorFile(TensorFile::Npy, weight),
+            Node::TensorFile(TensorFile::Meta, weight),
             Node::TensorDir(fused),
             Node::Top(Top::ModelJson),
         ] {
@@ -558,8 +562,8 @@ fn a_state_that_cannot_be_read_is_asked_for_again() {
     }
     std::fs::write(&path, whole).unwrap();
     for node in [
-        Node::F32(weight),
-        Node::Npy(weight),
+        Node::TensorFile(TensorFile::F32, weight),
+        Node::TensorFile(TensorFile::Npy, weight),
         Node::TensorDir(fused),
         Node::Top(Top::ModelJson),
     ] {
