@@ -24,7 +24,7 @@ pub fn meta_json(model: &Model, id: TensorId) -> Vec<u8> {
         "name": model.name(id),
         "dtype": tensor.dtype.name(),
         "shape": tensor.shape,
-        "numel": crate::dtype::numel(&tensor.shape),
+        "numel": crate::dtype::numel(tensor.shape),
         "nbytes": tensor.nbytes,
         "views": views,
         "origin": origin_json(model, &tensor),
