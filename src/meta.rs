@@ -7,6 +7,7 @@ use serde_json::{Map, Value, json};
 use crate::layout::TensorFile;
 use crate::model::{Expr, Join, Model, Tensor, TensorId};
 use crate::quant::Target;
+use crate::text::push_json;
 
 /// A tensor's `meta.json`, pretty-printed, with a newline at its end.
 pub fn meta_json(model: &Model, id: TensorId) -> Vec<u8> {
@@ -40,7 +41,7 @@ pub fn origin_json(model: &Model, tensor: &Tensor<'_>) -> Value {
     match &tensor.raw {
         Expr::Stored(index) => {
             if let Some(extent) = model.catalog.extent(*index) {
-                origin["file"] = json!(extent.file.name);
+                origin["file"] = json!(extent.file.name());
                 origin["offset"] = json!(extent.offset);
             }
         }
@@ -178,12 +179,6 @@ pub fn index_entry(model: &Model, id: TensorId, tensor: &Tensor<'_>) -> Value {
     })
 }
 
-/// Appends JSON on one line. Keys must be strings, as all keys of this program are.
-pub(crate) fn push_json(out: &mut Vec<u8>, value: &(impl serde::Serialize + ?Sized)) {
-    // Writing to a Vec cannot fail.
-    let _ = serde_json::to_writer(out, value);
-}
-
 /// What is said of a model as a whole, of its stored tensors only.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ModelSummary {
@@ -232,7 +227,7 @@ pub fn model_json(model: &Model) -> Vec<u8> {
         .catalog
         .files
         .iter()
-        .map(|f| json!({"name": f.name, "bytes": f.len()}))
+        .map(|f| json!({"name": f.name(), "bytes": f.len()}))
         .collect();
     let dtypes: Map<String, Value> = s
         .dtypes
@@ -240,7 +235,7 @@ pub fn model_json(model: &Model) -> Vec<u8> {
         .map(|(name, (tensors, bytes))| (name.clone(), json!({"tensors": tensors, "bytes": bytes})))
         .collect();
     let value = json!({
-        "format": model.catalog.format.name(),
+        "format": model.catalog.format,
         "files": files,
         "tensors": s.tensors,
         "parameters": s.parameters,

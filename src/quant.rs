@@ -5,7 +5,7 @@
 //! format is a file and a line there. Recognition looks at headers and JSON files only. What the
 //! names of a layer's words fuse to, and whether they may, is decided by the one engine in
 //! `model`, from each layer's [`Component`]s. Layers that are stored stacked, one for each expert,
-//! are shown to every format as single ones ([`stacked`], by [`listing`]), so that no format need
+//! are shown to every format as single ones (`stacked`, by `listing`), so that no format need
 //! know of them.
 //!
 //! The formulas and rules are those of the formats' own libraries, named in each file. All values

@@ -3,9 +3,9 @@
 //!
 //! | words | scales | format | file |
 //! |---|---|---|---|
-//! | I32 | F16, BF16, F32; `weight_shape` | pack-quantized | [`pack`] |
-//! | U8 | F8_E4M3, `weight_global_scale` | nvfp4-pack-quantized | [`small_floats`] |
-//! | U8 | U8 or F8_E8M0 | mxfp4-pack-quantized, mxfp6-pack-quantized | [`small_floats`] |
+//! | I32 | F16, BF16, F32; `weight_shape` | pack-quantized | `pack` |
+//! | U8 | F8_E4M3, `weight_global_scale` | nvfp4-pack-quantized | `small_floats` |
+//! | U8 | U8 or F8_E8M0 | mxfp4-pack-quantized, mxfp6-pack-quantized | `small_floats` |
 //!
 //! Formats of the library that keep the name `X.weight` (FP8, int8) belong to other
 //! files here, which ask [`config`]. Layouts: `compressed_tensors/compressors/*` of

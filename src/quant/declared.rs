@@ -14,7 +14,7 @@ use globset::{Glob, GlobSet, GlobSetBuilder};
 use serde_json::Value;
 
 use super::compressed_tensors::config;
-use crate::catalog::Configs;
+use crate::catalog::Configuration;
 
 /// What a weight under its own name can be declared as.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -67,7 +67,7 @@ pub struct ModelOpt {
 
 impl Declared {
     /// Reads a model's configs. config.json has precedence over hf_quant_config.json.
-    pub fn new(configs: &Configs) -> Declared {
+    pub fn new(configs: &Configuration) -> Declared {
         if configs.manifest.is_some() {
             return Declared::Nothing;
         }
@@ -178,7 +178,7 @@ fn kind_in_groups(config: &config::Config, path: &str, matrix: bool) -> Option<K
 }
 
 impl Fp8 {
-    fn new(configs: &Configs, object: &Value, method: &str) -> Fp8 {
+    fn new(configs: &Configuration, object: &Value, method: &str) -> Fp8 {
         let lists = ["modules_to_not_convert", "ignored_layers", "ignore"];
         let entries = lists.iter().flat_map(|key| strings(object, key));
         // A star at either end says no more than that: all beneath a module is meant anyway.

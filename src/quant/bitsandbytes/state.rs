@@ -25,7 +25,7 @@ pub struct State {
     pub nested: Option<Nested>,
 }
 
-/// Quantized statistics: a = nested_quant_map[absmax] · nested_absmax + offset.
+/// Quantized statistics: `a = nested_quant_map[absmax] · nested_absmax + offset`.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Nested {
     /// Statistics that share a `nested_absmax`. At least 1.

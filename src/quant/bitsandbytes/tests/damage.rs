@@ -150,7 +150,11 @@ fn a_state_in_a_truncated_file_is_a_reason() {
         nested: None,
     };
     let model = TestModel::safetensors(&four.tensors(), Value::Null);
-    let path = model.catalog.dir.join("model.safetensors");
+    let path = model.catalog.files[0]
+        .location()
+        .path()
+        .unwrap()
+        .to_path_buf();
     let catalog = Catalog::open(&path, OpenOptions::default()).unwrap();
     let len = std::fs::metadata(&path).unwrap().len();
     let file = std::fs::OpenOptions::new().write(true).open(&path).unwrap();
@@ -186,7 +190,11 @@ fn a_state_that_cannot_be_read_is_asked_for_again() {
         .flat_map(four)
         .collect();
     let model = TestModel::safetensors(&tensors, Value::Null);
-    let path = model.catalog.dir.join("model.safetensors");
+    let path = model.catalog.files[0]
+        .location()
+        .path()
+        .unwrap()
+        .to_path_buf();
     let whole = std::fs::read(&path).unwrap();
     let catalog = Catalog::open(&path, OpenOptions::default()).unwrap();
     let layout = Layout::new(Arc::new(Model::new(catalog, ModelOptions::default())));
