@@ -167,7 +167,7 @@ pub trait Object: Send + Sync {
     }
 }
 
-/// That a file is the beginning of a download, which its name says.
+/// The error about a file whose name shows that its download has not finished.
 pub(super) fn incomplete(at: impl Into<Location>) -> Error {
     Error::invalid(
         at,
@@ -175,5 +175,5 @@ pub(super) fn incomplete(at: impl Into<Location>) -> Error {
     )
 }
 
-/// How the names of such files end.
+/// How the names of unfinished downloads end.
 pub(super) const INCOMPLETE: &str = ".incomplete";
