@@ -139,32 +139,6 @@ impl Catalog {
         one.into_iter().chain(several.iter().copied())
     }
 
-    /// The same model as if its tensors were described so: names, shapes and extents may differ,
-    /// their number and order not. Of two that then have one name the first keeps it.
-    pub(crate) fn described_as(&self, rows: Vec<Row>) -> Catalog {
-        let mut tensors = Tensors::with_capacity(rows.len(), 0);
-        for (i, mut row) in rows.into_iter().enumerate() {
-            if tensors.find(&row.name).is_some() {
-                row.name = format!("{}\0{i}", row.name).into();
-            }
-            let _ = tensors.push(row);
-        }
-        Catalog {
-            store: self.store.clone(),
-            model: self.model.clone(),
-            format: self.format,
-            files: self.files.clone(),
-            absent: self.absent.clone(),
-            metadata: self.metadata.clone(),
-            configs: self.configs.clone(),
-            weight_files: self.weight_files.clone(),
-            lone_file: self.lone_file,
-            shards_missing: self.shards_missing,
-            notes: self.notes.clone(),
-            tensors,
-        }
-    }
-
     /// Sorts the tensors, refuses a name that two files hold and more bytes than can be added up,
     /// and builds the name table.
     fn assemble(model: &Location, mut parts: Parts) -> Result<Catalog> {

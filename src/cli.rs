@@ -2,10 +2,13 @@
 //! completions.
 
 use std::path::PathBuf;
+use std::sync::LazyLock;
 
+use clap::builder::PossibleValue;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::gpu::Access;
+use crate::layout::TensorFile;
 
 /// A model's tensors, as files.
 #[derive(Debug, Parser)]
@@ -174,23 +177,25 @@ pub struct CatArgs {
     #[allow(missing_docs)]
     pub of: TensorArgs,
     /// What to write of it
-    #[arg(long, value_enum, default_value_t = ViewName::Raw)]
+    #[arg(long, value_enum, default_value_t = ViewName(TensorFile::Raw))]
     pub view: ViewName,
 }
 
-/// The views of a tensor.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum ViewName {
-    /// The stored bytes
-    Raw,
-    /// The values as little-endian binary32
-    F32,
-    /// A NumPy file
-    Npy,
-    /// A picture of the weights
-    Png,
-    /// meta.json
-    Meta,
+/// A file of a tensor, by the name that `--view` has for it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ViewName(pub TensorFile);
+
+impl ValueEnum for ViewName {
+    fn value_variants<'a>() -> &'a [Self] {
+        static ALL: LazyLock<Vec<ViewName>> =
+            LazyLock::new(|| TensorFile::all().map(|row| ViewName(row.file)).collect());
+        &ALL
+    }
+
+    fn to_possible_value(&self) -> Option<PossibleValue> {
+        let row = self.0.row();
+        Some(PossibleValue::new(row.view_name).help(row.help))
+    }
 }
 
 /// The commands of `gpu`.

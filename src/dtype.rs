@@ -2,6 +2,7 @@
 //! binary32 holds every one of their values.
 
 use std::fmt;
+use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
 pub mod decode;
@@ -135,22 +136,58 @@ impl fmt::Display for Dtype {
     }
 }
 
-/// What a tensor's elements are: one of the 22 known types, or a manifest's own string, of which
-/// stfs knows only how many bytes the tensor takes.
+/// A block type: `elements` values that are stored together, in `bytes` bytes, as GGUF's K-quants are.
+/// A row (the last dimension of a shape) is a whole number of blocks.
+#[derive(Debug)]
+pub struct Block {
+    /// The name in `meta.json`.
+    pub name: &'static str,
+    /// Values in a block.
+    pub elements: u32,
+    /// Bytes of a block.
+    pub bytes: u32,
+    /// Whether no value can have been rounded to binary32.
+    pub exact: bool,
+    /// The GPU ABI's number.
+    pub abi: u32,
+    /// Decodes whole blocks: as many as the values have room for. `None`: the type has no values.
+    pub decode: Option<DecodeBlocks>,
+}
+
+/// Decodes whole blocks into as many values as they hold.
+pub type DecodeBlocks = fn(&[u8], &mut [f32]);
+
+impl PartialEq for Block {
+    fn eq(&self, other: &Block) -> bool {
+        self.name == other.name
+    }
+}
+
+impl Eq for Block {}
+
+impl Hash for Block {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.name.hash(state);
+    }
+}
+
+/// What a tensor's elements are. Whatever depends on it asks here, so that a new kind is known everywhere.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum ElementType {
     /// One of safetensors' dtypes.
     Known(Dtype),
-    /// A string that stfs does not know: `raw` alone exists.
+    /// Values in blocks. Shapes count values.
+    Block(&'static Block),
+    /// A name that stfs does not know, from a manifest: `raw` alone exists.
     Other(Arc<str>),
 }
 
 impl ElementType {
-    /// The dtype, if it is a known one.
+    /// The dtype, if it is one of safetensors'.
     pub fn known(&self) -> Option<Dtype> {
         match self {
             ElementType::Known(d) => Some(*d),
-            ElementType::Other(_) => None,
+            ElementType::Block(_) | ElementType::Other(_) => None,
         }
     }
 
@@ -159,11 +196,99 @@ impl ElementType {
         self.known() == Some(dtype)
     }
 
+    /// Whether nothing is known of it but its name.
+    pub fn is_unknown(&self) -> bool {
+        matches!(self, ElementType::Other(_))
+    }
+
     /// The name as the file gives it.
     pub fn name(&self) -> &str {
         match self {
             ElementType::Known(d) => d.name(),
+            ElementType::Block(b) => b.name,
             ElementType::Other(s) => s,
+        }
+    }
+
+    /// Bytes of a tensor of that shape; `None` if its rows are not whole bytes or blocks, if that
+    /// overflows 64 bits, or if it is not known.
+    pub fn nbytes(&self, shape: &[u64]) -> Option<u64> {
+        match self {
+            ElementType::Known(d) => d.bytes(numel(shape)?),
+            ElementType::Block(b) => {
+                let row = shape.last()?;
+                if !row.is_multiple_of(b.elements.into()) {
+                    return None;
+                }
+                (numel(shape)? / u64::from(b.elements)).checked_mul(b.bytes.into())
+            }
+            ElementType::Other(_) => None,
+        }
+    }
+
+    /// Whether what lies within one index of the axes before `axis` is whole bytes, or blocks: parts
+    /// of such a shape can stand side by side along `axis`.
+    pub fn has_whole_rows(&self, shape: &[u64], axis: usize) -> bool {
+        let row = shape.get(axis..).unwrap_or_default();
+        match self {
+            // Most dtypes have whole bytes, whatever the shape.
+            ElementType::Known(d) => {
+                d.bits() % 8 == 0 || numel(row).and_then(|n| d.bytes(n)).is_some()
+            }
+            ElementType::Block(_) => self.nbytes(row).is_some(),
+            ElementType::Other(_) => true,
+        }
+    }
+
+    /// What a row must be a whole number of.
+    pub fn unit_name(&self) -> &'static str {
+        match self {
+            ElementType::Block(_) => "blocks",
+            ElementType::Known(_) | ElementType::Other(_) => "bytes",
+        }
+    }
+
+    /// Whether it has real values, and so an `f32`.
+    pub fn has_f32(&self) -> bool {
+        match self {
+            ElementType::Known(d) => d.has_f32(),
+            ElementType::Block(b) => b.decode.is_some(),
+            ElementType::Other(_) => false,
+        }
+    }
+
+    /// Whether its values are floats, and not integers that may be indexes.
+    pub fn is_float(&self) -> bool {
+        match self {
+            ElementType::Known(d) => {
+                let small = [Dtype::F4, Dtype::F6_E2M3, Dtype::F6_E3M2];
+                d.is_plain_float() || d.is_f8() || small.contains(d)
+            }
+            ElementType::Block(_) => self.has_f32(),
+            ElementType::Other(_) => false,
+        }
+    }
+
+    /// Whether every value exists in binary32, so that no `f32` is ever rounded.
+    pub fn exact_in_f32(&self) -> bool {
+        match self {
+            ElementType::Known(d) => d.exact_in_f32(),
+            ElementType::Block(b) => b.exact,
+            ElementType::Other(_) => false,
+        }
+    }
+
+    /// NumPy's `descr` for the stored bytes, if NumPy itself has the type.
+    pub fn npy_descr(&self) -> Option<&'static str> {
+        self.known()?.npy_descr()
+    }
+
+    /// The GPU ABI's number: 1 to 22 for safetensors' dtypes, 0 for plain bytes.
+    pub fn abi(&self) -> u32 {
+        match self {
+            ElementType::Known(d) => *d as u32,
+            ElementType::Block(b) => b.abi,
+            ElementType::Other(_) => 0,
         }
     }
 }
@@ -200,6 +325,30 @@ mod tests {
             assert_eq!(theirs.bitsize() as u32, facts.2, "{}", facts.1);
             assert_eq!(Dtype::from_name(facts.1), Some(facts.0));
         }
+    }
+
+    #[test]
+    fn blocks_count_values_and_rows_are_whole_blocks() {
+        static BLOCK: Block = Block {
+            name: "Q8_TEST",
+            elements: 32,
+            bytes: 34,
+            exact: true,
+            abi: 264,
+            decode: None,
+        };
+        let block = ElementType::Block(&BLOCK);
+        assert_eq!(block.nbytes(&[3, 64]), Some(3 * 68));
+        assert_eq!(block.nbytes(&[64, 3]), None);
+        assert_eq!(block.nbytes(&[]), None);
+        assert_eq!(block.nbytes(&[0, 32]), Some(0));
+        assert_eq!(block.nbytes(&[u64::MAX, 32]), None);
+        assert!(block.has_whole_rows(&[5, 64], 0) && block.has_whole_rows(&[5, 64], 1));
+        assert!(!block.has_whole_rows(&[64, 5], 0) && !block.has_whole_rows(&[5, 64], 2));
+        assert!(!block.has_f32() && block.npy_descr().is_none() && block.known().is_none());
+        let f4 = ElementType::Known(Dtype::F4);
+        assert!(f4.has_whole_rows(&[3, 4], 1) && !f4.has_whole_rows(&[4, 3], 1));
+        assert_eq!((block.abi(), f4.abi()), (264, 2));
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use crate::dtype::Dtype;
-use crate::model::{JoinOf, Model, Origin, TensorId};
+use crate::model::{Expr, Model, TensorId};
 use crate::quant::{self, Target};
 use crate::view::SharedView;
 
@@ -87,7 +87,7 @@ impl Item {
     fn raw(model: &Model, id: TensorId) -> Option<Item> {
         let tensor = model.tensor(id).ok()?;
         let (dtype, shape) = match tensor.dtype.known() {
-            Some(d) => (d, tensor.shape.clone()),
+            Some(d) => (d, tensor.shape.into()),
             None => (Dtype::U8, [tensor.nbytes].into()),
         };
         Some(Item {
@@ -106,7 +106,7 @@ impl Item {
             id,
             as_values: true,
             dtype: Dtype::F32,
-            shape: tensor.values.as_ref()?.shape.clone(),
+            shape: tensor.values.as_ref()?.shape.into(),
             nbytes: tensor.f32_len()?,
         })
     }
@@ -142,21 +142,21 @@ pub fn float_model(model: &Model) -> Vec<(TensorId, bool)> {
         let Ok(tensor) = model.tensor(id) else {
             continue;
         };
-        match &tensor.origin {
-            Origin::Dequantized { .. } => out.push((id, true)),
+        match &tensor.raw {
+            Expr::Layer(_) => out.push((id, true)),
             // Neither what else says how a decoded layer's weight was quantized, nor what says how to
             // quantize activations, is anything that a float model has.
-            Origin::Stored { .. }
+            Expr::Stored(_)
                 if model.layer_of(id).is_none()
                     && model.parameters(id) == 0
                     && model.catalog.tensors.get(id).numel() > 0
                     && decoded.contains(module(model.name(id))) => {}
-            Origin::Stored { .. }
+            Expr::Stored(_)
                 if quant::is_of_activations(model.name(id))
                     && !decoded.is_empty()
                     && !damaged.contains(module(model.name(id))) => {}
-            Origin::Stored { .. } => out.extend(as_float(model, id).map(|values| (id, values))),
-            Origin::Fused(_) | Origin::Stacked(_) | Origin::Tied(_) => {}
+            Expr::Stored(_) => out.extend(as_float(model, id).map(|values| (id, values))),
+            Expr::Join(_) | Expr::Same(_) | Expr::Raw(_) | Expr::Values(_) => {}
         }
     }
     out
@@ -197,10 +197,7 @@ fn as_float(model: &Model, id: TensorId) -> Option<bool> {
             (Ok(_), _) => None,
         };
     }
-    let float = stored.dtype.known().is_some_and(|d| {
-        d.is_plain_float() || d.is_f8() || matches!(d, Dtype::F4 | Dtype::F6_E2M3 | Dtype::F6_E3M2)
-    });
-    Some(float)
+    Some(stored.dtype.is_float())
 }
 
 fn floats(model: &Model) -> Vec<Item> {
@@ -213,12 +210,10 @@ fn floats(model: &Model) -> Vec<Item> {
         .collect()
 }
 
-/// Whether a join takes stored bytes only, of stored tensors.
-fn joins_stored_bytes(model: &Model, join: &crate::model::Join) -> bool {
-    join.of != JoinOf::Values
-        && join
-            .groups
-            .iter()
-            .flatten()
-            .all(|part| model.is_stored(part.id))
+/// The parts of a join that takes stored bytes only, of stored tensors; `None` for anything else.
+fn joined_stored_bytes(model: &Model, expr: &Expr) -> Option<Vec<TensorId>> {
+    let of_raw = |e: &Expr| e.operands().iter().all(|e| !matches!(e, Expr::Values(_)));
+    let is_raw = expr.is_joined() && of_raw(expr) && expr.operands().iter().all(of_raw);
+    let parts = expr.parts().filter(|_| is_raw)?;
+    parts.iter().all(|&id| model.is_stored(id)).then_some(parts)
 }

@@ -6,53 +6,86 @@ use std::io;
 use std::sync::Arc;
 
 use fuser::{
-    Errno, FileHandle, Filesystem, FopenFlags, Generation, INodeNo, InitFlags, IoctlFlags,
-    KernelConfig, LockOwner, OpenFlags, ReplyAttr, ReplyData, ReplyDirectory, ReplyDirectoryPlus,
-    ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyXattr, Request,
+    Errno, FileHandle, Filesystem, FopenFlags, INodeNo, InitFlags, IoctlFlags, KernelConfig,
+    LockOwner, OpenFlags, ReplyAttr, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty,
+    ReplyEntry, ReplyIoctl, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyXattr, Request,
 };
 
-use crate::fs::Fs;
+use crate::fs::{Answer, Fs};
 use crate::ioctl;
-use crate::workers::Workers;
+use crate::patience::{self, Patience};
 
+mod gate;
 mod mount;
 mod replies;
 
-pub use mount::{MountOptions, Mounted, Place, mount, unmount};
-use replies::{TTL, errno, file_attr, file_type, list, logged, reply_entry, reply_xattr};
+use gate::Gate;
+pub use mount::{MountOptions, MountPlace, Mounted, mount, unmount};
+use replies::{Listed, TTL, errno, file_attr, logged, reply_entry, reply_xattr};
+
+/// Requests that the kernel sends ahead of their answers (read-ahead, asynchronous direct reads), in
+/// all. Reads of a stalled source count until they are answered, so the kernel's default of 12 would
+/// soon stop every buffered read of the mount. An ordinary user's mount gets at most what
+/// /sys/module/fuse/parameters/max_user_bgreq allows.
+const MAX_BACKGROUND: u16 = 1024;
 
 /// The kernel's side of a mount.
 pub struct FuseFs {
     fs: Arc<Fs>,
-    /// For requests that may wait for the disk or compute for long: request threads must not.
-    slow: Workers,
+    gate: Gate,
 }
 
 impl FuseFs {
-    /// Serves `fs`; slow requests run on `slow`.
-    pub fn new(fs: Arc<Fs>, slow: Workers) -> FuseFs {
-        FuseFs { fs, slow }
+    /// Serves `fs`. At most `reading` request threads wait for source files at a time; the session must
+    /// have more than that.
+    pub fn new(fs: Arc<Fs>, reading: usize) -> FuseFs {
+        FuseFs {
+            fs,
+            gate: Gate::new(reading),
+        }
     }
 
-    /// Runs `answer` here, or elsewhere if it may wait.
-    fn answer(
+    /// Replies with what `ask` answers, which must not touch a source here.
+    fn answer<T: 'static>(
         &self,
-        may_wait: impl FnOnce(&Fs) -> bool,
-        answer: impl FnOnce(&Fs) + Send + 'static,
+        ask: impl FnOnce(&Fs) -> Answer<T>,
+        reply: impl FnOnce(T) + Send + 'static,
+    ) {
+        self.answer_with(Patience::None, ask, reply);
+    }
+
+    /// The same, for requests that touch source files: here as long as there is room for that.
+    fn answer_from_sources<T: 'static>(
+        &self,
+        ask: impl FnOnce(&Fs) -> Answer<T>,
+        reply: impl FnOnce(T) + Send + 'static,
+    ) {
+        let pass = self.gate.enter();
+        self.answer_with(gate::patience(&pass), ask, reply);
+    }
+
+    fn answer_with<T: 'static>(
+        &self,
+        patience: Patience,
+        ask: impl FnOnce(&Fs) -> Answer<T>,
+        reply: impl FnOnce(T) + Send + 'static,
     ) {
         shielded(|| {
-            if may_wait(&self.fs) {
-                let fs = self.fs.clone();
-                self.slow.run(move || answer(&fs));
-            } else {
-                answer(&self.fs);
-            }
+            patience::with(patience, || match ask(&self.fs) {
+                Answer::Ready(value) => reply(value),
+                Answer::Wait(work) => {
+                    let fs = self.fs.clone();
+                    if self.fs.pool.run(move || reply(work(&fs))).is_err() {
+                        log::error!("too many requests wait for source files; one failed with EIO");
+                    }
+                }
+            });
         });
     }
 
     /// Runs `answer` here: it never waits.
     fn answer_now(&self, answer: impl FnOnce(&Fs)) {
-        shielded(|| answer(&self.fs));
+        shielded(|| patience::with(Patience::None, || answer(&self.fs)));
     }
 }
 
@@ -96,7 +129,7 @@ impl Filesystem for FuseFs {
         if let Err(most) = config.set_max_readahead(1 << 20) {
             let _ = config.set_max_readahead(most);
         }
-        let _ = config.set_max_background(64);
+        let _ = config.set_max_background(MAX_BACKGROUND);
         Ok(())
     }
 
@@ -105,18 +138,16 @@ impl Filesystem for FuseFs {
         let Some(name) = name.to_str() else {
             return reply.error(Errno::ENOENT);
         };
-        let (parent, name) = (parent.0, name.to_string());
-        let asked = name.clone();
         self.answer(
-            move |fs| fs.lookup_may_wait(parent, &asked),
-            move |fs| reply_entry(fs, parent, &name, reply),
+            |fs| fs.lookup(parent.0, name),
+            |found| reply_entry(&found, reply),
         );
     }
 
     fn getattr(&self, _req: &Request, ino: INodeNo, _fh: Option<FileHandle>, reply: ReplyAttr) {
         self.answer(
-            |fs| fs.getattr_may_wait(ino.0),
-            move |fs| match fs.getattr(ino.0) {
+            |fs| fs.getattr(ino.0),
+            |attr| match attr {
                 Ok(attr) => reply.attr(&TTL, &file_attr(&attr)),
                 Err(e) => reply.error(errno(&e)),
             },
@@ -124,31 +155,31 @@ impl Filesystem for FuseFs {
     }
 
     fn readlink(&self, _req: &Request, ino: INodeNo, reply: ReplyData) {
-        self.answer_now(|fs| match fs.readlink(ino.0) {
-            Ok(target) => reply.data(target.as_bytes()),
-            Err(e) => reply.error(errno(&e)),
-        });
+        self.answer(
+            |fs| fs.readlink(ino.0),
+            |target| match target {
+                Ok(target) => reply.data(target.as_bytes()),
+                Err(e) => reply.error(errno(&e)),
+            },
+        );
     }
 
     fn open(&self, _req: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
         if flags.0 & libc::O_ACCMODE != libc::O_RDONLY {
             return reply.error(Errno::EROFS);
         }
-        // Generated files are made on open: tens of megabytes for index.json.
-        self.answer(
-            |fs| fs.open_may_wait(ino.0),
-            move |fs| {
-                match fs.open(ino.0) {
-                    Ok((fh, same)) => {
-                        // Without KEEP_CACHE the kernel drops what it holds of the file.
-                        let keep = match same {
-                            true => FopenFlags::FOPEN_KEEP_CACHE,
-                            false => FopenFlags::empty(),
-                        };
-                        reply.opened(FileHandle(fh), keep | FopenFlags::FOPEN_NOFLUSH);
-                    }
-                    Err(e) => reply.error(logged(&e)),
+        self.answer_from_sources(
+            |fs| fs.open(ino.0),
+            |opened| match opened {
+                Ok((fh, same)) => {
+                    // Without KEEP_CACHE the kernel drops what it holds of the file.
+                    let keep = match same {
+                        true => FopenFlags::FOPEN_KEEP_CACHE,
+                        false => FopenFlags::empty(),
+                    };
+                    reply.opened(FileHandle(fh), keep | FopenFlags::FOPEN_NOFLUSH);
                 }
+                Err(e) => reply.error(logged(&e)),
             },
         );
     }
@@ -164,15 +195,11 @@ impl Filesystem for FuseFs {
         _lock_owner: Option<LockOwner>,
         reply: ReplyData,
     ) {
-        self.answer(
-            |fs| fs.read_may_wait(fh.0),
-            move |fs| {
-                fs.read(fh.0, offset, size, |bytes| match bytes {
-                    Ok(bytes) => reply.data(bytes),
-                    Err(e) => reply.error(logged(&e)),
-                });
-            },
-        );
+        let reply = move |bytes: Result<&[u8], crate::Error>| match bytes {
+            Ok(bytes) => reply.data(bytes),
+            Err(e) => reply.error(logged(&e)),
+        };
+        self.answer_from_sources(|fs| fs.read(fh.0, offset, size, reply), |()| ());
     }
 
     fn release(
@@ -213,19 +240,11 @@ impl Filesystem for FuseFs {
         ino: INodeNo,
         _fh: FileHandle,
         offset: u64,
-        mut reply: ReplyDirectory,
+        reply: ReplyDirectory,
     ) {
         self.answer(
-            |fs| fs.readdir_may_wait(ino.0),
-            move |fs| {
-                let listed = list(fs, ino.0, offset, false, |next, name, attr| {
-                    !reply.add(INodeNo(attr.ino), next, file_type(attr.kind), name)
-                });
-                match listed {
-                    Ok(()) => reply.ok(),
-                    Err(e) => reply.error(errno(&e)),
-                }
-            },
+            |fs| fs.readdir(ino.0, offset, false, reply),
+            |(reply, listed)| reply.ended(listed),
         );
     }
 
@@ -235,20 +254,11 @@ impl Filesystem for FuseFs {
         ino: INodeNo,
         _fh: FileHandle,
         offset: u64,
-        mut reply: ReplyDirectoryPlus,
+        reply: ReplyDirectoryPlus,
     ) {
         self.answer(
-            |fs| fs.readdir_may_wait(ino.0),
-            move |fs| {
-                let listed = list(fs, ino.0, offset, true, |next, name, attr| {
-                    let node = file_attr(&attr);
-                    !reply.add(INodeNo(attr.ino), next, name, &TTL, &node, Generation(0))
-                });
-                match listed {
-                    Ok(()) => reply.ok(),
-                    Err(e) => reply.error(errno(&e)),
-                }
-            },
+            |fs| fs.readdir(ino.0, offset, true, reply),
+            |(reply, listed)| reply.ended(listed),
         );
     }
 
@@ -262,21 +272,17 @@ impl Filesystem for FuseFs {
     }
 
     fn getxattr(&self, _req: &Request, ino: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
-        let name = name.to_string_lossy().into_owned();
+        let name = name.to_string_lossy();
         self.answer(
-            |fs| fs.getattr_may_wait(ino.0),
-            move |fs| {
-                reply_xattr(fs.getxattr(ino.0, &name), size, reply);
-            },
+            |fs| fs.getxattr(ino.0, &name),
+            move |value| reply_xattr(value, size, reply),
         );
     }
 
     fn listxattr(&self, _req: &Request, ino: INodeNo, size: u32, reply: ReplyXattr) {
         self.answer(
-            |fs| fs.getattr_may_wait(ino.0),
-            move |fs| {
-                reply_xattr(Ok(fs.listxattr(ino.0)), size, reply);
-            },
+            |fs| fs.listxattr(ino.0),
+            move |names| reply_xattr(names, size, reply),
         );
     }
 
@@ -308,17 +314,14 @@ impl Filesystem for FuseFs {
         if !ioctl::is_ours(cmd) {
             return reply.error(Errno::ENOTTY);
         }
-        let (uid, input) = (req.uid(), in_data.to_vec());
         let fh = (!flags.contains(IoctlFlags::FUSE_IOCTL_DIR)).then_some(fh.0);
-        self.answer(
-            |fs| fs.ioctl_may_wait(ino.0),
-            move |fs| {
-                let reply = Box::new(move |error, output: &[u8]| match output {
-                    [] if error != 0 => reply.error(Errno::from_i32(error)),
-                    output => reply.ioctl(-error, output),
-                });
-                fs.ioctl(ino.0, fh, cmd, &input, uid, reply);
-            },
+        let reply = Box::new(move |error, output: &[u8]| match output {
+            [] if error != 0 => reply.error(Errno::from_i32(error)),
+            output => reply.ioctl(-error, output),
+        });
+        self.answer_from_sources(
+            |fs| fs.ioctl(ino.0, fh, cmd, in_data, req.uid(), reply),
+            |()| (),
         );
     }
 }

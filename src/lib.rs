@@ -26,6 +26,7 @@ pub mod model;
 pub mod mounts;
 pub mod names;
 pub mod parallel;
+pub mod patience;
 pub mod preview;
 pub mod quant;
 pub mod reason;

@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 
 use serde_json::{Map, Value, json};
 
-use crate::model::{Join, Model, Origin, Tensor, TensorId};
+use crate::layout::TensorFile;
+use crate::model::{Expr, Join, Model, Tensor, TensorId};
 use crate::quant::Target;
 
 /// A tensor's `meta.json`, pretty-printed, with a newline at its end.
@@ -13,113 +14,139 @@ pub fn meta_json(model: &Model, id: TensorId) -> Vec<u8> {
         return Vec::new();
     };
     let mut views = Map::new();
-    views.insert(
-        "raw".into(),
-        json!({"dtype": tensor.dtype.name(), "shape": tensor.shape, "nbytes": tensor.nbytes}),
-    );
-    if let Some(values) = &tensor.values {
-        views.insert(
-            "f32".into(),
-            json!({"dtype": "F32", "shape": values.shape, "nbytes": tensor.f32_len(), "exact": values.exact}),
-        );
-    }
-    if let Some(npy) = model.npy_kind(id) {
-        let body = match npy.of_values {
-            true => tensor.f32_len().unwrap_or(0),
-            false => tensor.nbytes,
-        };
-        views.insert(
-            "npy".into(),
-            json!({"descr": npy.descr, "shape": npy.shape, "nbytes": npy.len(body)}),
-        );
+    for row in TensorFile::all() {
+        if let Some(view) = (row.describe)(model, id, &tensor) {
+            views.insert(row.view_name.into(), view);
+        }
     }
     let mut meta = json!({
-        "name": &**model.name(id),
+        "name": model.name(id),
         "dtype": tensor.dtype.name(),
         "shape": tensor.shape,
-        "numel": crate::dtype::numel(&tensor.shape),
+        "numel": crate::dtype::numel(tensor.shape),
         "nbytes": tensor.nbytes,
         "views": views,
-        "origin": origin_json(model, id, tensor),
+        "origin": origin_json(model, &tensor),
     });
-    if let Some(q) = quantization_json(model, tensor) {
+    if let Some(q) = quantization_json(model, &tensor) {
         meta["quantization"] = q;
     }
     pretty(&meta)
 }
 
 /// The `origin` object of `meta.json`.
-pub fn origin_json(model: &Model, id: TensorId, tensor: &Tensor) -> Value {
-    let kind = tensor.origin.kind();
-    match &tensor.origin {
-        Origin::Stored { .. } => {
-            let extent = model.catalog.extent(id);
-            json!({
-                "kind": kind,
-                "file": extent.as_ref().map(|e| e.file.name()),
-                "offset": extent.as_ref().map(|e| e.offset),
-            })
+pub fn origin_json(model: &Model, tensor: &Tensor<'_>) -> Value {
+    let mut origin = json!({"kind": model.kind(&tensor.raw)});
+    match &tensor.raw {
+        Expr::Stored(index) => {
+            if let Some(extent) = model.catalog.extent(*index) {
+                origin["file"] = json!(extent.file.name());
+                origin["offset"] = json!(extent.offset);
+            }
         }
-        Origin::Fused(join) => {
-            json!({"kind": kind, "axis": join.axis, "parts": parts_json(model, join, false)})
-        }
-        Origin::Stacked(join) => {
-            json!({"kind": kind, "axis": 0, "parts": parts_json(model, join, true)})
-        }
-        Origin::Dequantized { layer } => {
-            let mut origin = json!({"kind": kind});
-            if let (Some(o), Some(Value::Object(q))) =
+        Expr::Layer(layer) => {
+            if let (Some(o), Value::Object(layer)) =
                 (origin.as_object_mut(), layer_json(model, *layer))
             {
-                o.extend(q);
+                o.extend(layer);
             }
-            origin
         }
-        Origin::Tied(of) => json!({"kind": kind, "parts": [&**model.name(*of)]}),
-    }
-}
-
-fn parts_json(model: &Model, join: &Join, stacked: bool) -> Vec<Value> {
-    let mut parts = Vec::new();
-    for (index, group) in join.groups.iter().enumerate() {
-        for part in group {
-            let mut p = json!({"name": &**model.name(part.id)});
-            if stacked {
-                p["index"] = json!(index);
-            }
-            if !stacked || group.len() > 1 {
-                p["range"] = json!([part.start, part.end]);
-            }
-            parts.push(p);
+        Expr::Raw(of) | Expr::Values(of) => origin["parts"] = json!([model.name(*of)]),
+        Expr::Join(join) => {
+            let axis = if join.stacked { 0 } else { join.axis };
+            origin["axis"] = json!(axis);
+            origin["parts"] = groups_json(model, join).into();
+        }
+        Expr::Same(parts) => {
+            origin["axis"] = json!(0);
+            origin["parts"] = same_json(model, parts).into();
         }
     }
-    parts
+    origin
 }
 
-fn layer_json(model: &Model, layer: u32) -> Option<Value> {
+/// The parts of a join, each with its range along the axis within its group.
+fn groups_json(model: &Model, join: &Join) -> Vec<Value> {
+    let mut all = Vec::new();
+    for (index, group) in join.parts.chunks(join.group.max(1)).enumerate() {
+        let mut parts = match group {
+            [Expr::Same(parts)] => same_json(model, parts),
+            [one] if join.stacked => vec![json!({"name": name_of(model, one)})],
+            parts => ranges_json(model, parts, join.axis),
+        };
+        if join.stacked {
+            parts = parts.into_iter().map(|part| indexed(part, index)).collect();
+        }
+        all.extend(parts);
+    }
+    all
+}
+
+/// A part with the index of its expert, which stands behind the name.
+fn indexed(part: Value, index: usize) -> Value {
+    let mut with_index = json!({"name": part["name"], "index": index});
+    if let Some(range) = part.get("range") {
+        with_index["range"] = range.clone();
+    }
+    with_index
+}
+
+fn ranges_json(model: &Model, parts: &[Expr], axis: usize) -> Vec<Value> {
+    let mut at = 0;
+    let part = |part: &Expr| {
+        let start = at;
+        at += size_along(model, part, axis);
+        json!({"name": name_of(model, part), "range": [start, at]})
+    };
+    parts.iter().map(part).collect()
+}
+
+/// Parts that must be equal: each is the whole.
+fn same_json(model: &Model, parts: &[Expr]) -> Vec<Value> {
+    let part = |part| {
+        let range = [0, size_along(model, part, 0)];
+        json!({"name": name_of(model, part), "range": range})
+    };
+    parts.iter().map(part).collect()
+}
+
+fn name_of<'m>(model: &'m Model, part: &Expr) -> &'m str {
+    part.alias().map_or("", |id| model.name(id))
+}
+
+/// The size of a part of a join along an axis; 1 for a scalar.
+fn size_along(model: &Model, part: &Expr, axis: usize) -> u64 {
+    let tensor = part.alias().and_then(|id| model.tensor(id).ok());
+    let shape = tensor.map(|t| match (part, t.values) {
+        (Expr::Values(_), Some(values)) => values.shape,
+        _ => t.shape,
+    });
+    shape.and_then(|s| s.get(axis).copied()).unwrap_or(1)
+}
+
+fn layer_json(model: &Model, layer: u32) -> Value {
     let (recognized, resolved) = model.layer(layer);
-    let parts: Vec<&str> = recognized.parts.iter().map(|&p| &**model.name(p)).collect();
-    Some(match resolved {
+    let parts: Vec<&str> = recognized.parts.iter().map(|&p| model.name(p)).collect();
+    match resolved {
         Ok(layer) => json!({
             "method": recognized.method,
             "bits": layer.bits,
             "group_size": layer.group_size,
             "parts": parts,
         }),
-        Err(why) => json!({"method": recognized.method, "error": why}),
-    })
+        Err(why) => json!({"method": recognized.method, "error": why.as_str()}),
+    }
 }
 
 /// The `quantization` object of a stored tensor's `meta.json`: of a weight whose `f32` is
 /// dequantized, and of the anchor of any layer that should have values and has none.
-fn quantization_json(model: &Model, tensor: &Tensor) -> Option<Value> {
-    let Origin::Stored { layer: Some(layer) } = tensor.origin else {
+fn quantization_json(model: &Model, tensor: &Tensor<'_>) -> Option<Value> {
+    let Expr::Stored(id) = tensor.raw else {
         return None;
     };
+    let layer = model.layer_of_anchor(id)?;
     let (recognized, resolved) = model.layer(layer);
-    (recognized.target == Target::Anchor || resolved.is_err())
-        .then(|| layer_json(model, layer))
-        .flatten()
+    (recognized.target == Target::Anchor || resolved.is_err()).then(|| layer_json(model, layer))
 }
 
 /// `index.json`: every name in `tensors/`. Waits for facts.
@@ -132,21 +159,21 @@ pub fn index_json(model: &Model) -> Vec<u8> {
             continue;
         };
         out.extend_from_slice(if i == 0 { b"\n" } else { b",\n" });
-        push_json(&mut out, &&**model.name(id));
+        push_json(&mut out, model.name(id));
         out.extend_from_slice(b": ");
-        push_json(&mut out, &index_entry(model, id, tensor));
+        push_json(&mut out, &index_entry(model, id, &tensor));
     }
     out.extend_from_slice(b"\n}\n");
     out
 }
 
 /// One tensor's object in `index.json`.
-pub fn index_entry(model: &Model, id: TensorId, tensor: &Tensor) -> Value {
+pub fn index_entry(model: &Model, id: TensorId, tensor: &Tensor<'_>) -> Value {
     json!({
         "dtype": tensor.dtype.name(),
         "shape": tensor.shape,
         "nbytes": tensor.nbytes,
-        "origin": tensor.origin.kind(),
+        "origin": model.kind(&tensor.raw),
         "path": format!("tensors/{}", model.file_name(id)),
     })
 }

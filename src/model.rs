@@ -1,38 +1,45 @@
 //! The model: every tensor that stands under `tensors/`, stored and synthetic, each with its dtype,
-//! shape and the views that show it.
+//! shape and what its bytes are ([`Expr`]).
 //!
-//! Opening makes a list of names and of *recipes* for the synthetic ones; what a tensor is, and
-//! whether a synthetic one exists at all, is worked out when it is first asked for and remembered.
-//! Nothing is read for that but headers, save for the formats that keep a shape in tensor data
-//! ([`crate::quant::Facts`]).
+//! Opening lists the names that there are and might be. What a synthetic tensor is, and whether it
+//! exists at all, is resolved when it is first asked for, and remembered. Nothing is read for that
+//! but headers, except for the formats that keep a shape in tensor data
+//! ([`crate::quant::DeferredShape`]).
 
-use std::collections::HashMap;
+use std::sync::OnceLock;
 use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, OnceLock};
 
-use crate::catalog::{Catalog, Stat, natural};
+use crate::catalog::{Catalog, natural};
 use crate::error::{Error, Result};
-use crate::quant::{self, Layer, Outcome, Recognized};
-use crate::reason::Missing;
+use crate::quant::{self, Layer, Outcome, Recognized, Target};
+use crate::reason::{Missing, Reason};
 
+mod array;
 mod candidates;
+mod expr;
 mod facts;
 mod file_names;
-mod fuse;
-mod joined;
-mod known;
-mod make;
+mod join;
+mod join_shapes;
+mod lazy;
+mod npy;
+mod parameters;
+mod resolve;
 mod rules;
 mod same;
 mod tensor;
 mod tied;
-mod views;
 
+pub use array::Array;
+pub use expr::{Expr, Join};
+pub use npy::NpyKind;
 pub use rules::{FUSED, FusedRule, STACKED, StackedRule};
-pub use tensor::{Join, JoinOf, Origin, Part, Tensor, Values};
+pub use tensor::{Tensor, Values};
 
+use candidates::Candidates;
 use facts::LISTING_THREADS;
-use known::{Answer, Known};
+use lazy::{Answer, Lazy};
+use resolve::Slot;
 
 /// Identifies a tensor of a [`Model`]: stored ones first, by their index in the catalog, then the
 /// names that synthetic ones might have. The same at every mount of the same files.
@@ -51,28 +58,25 @@ impl Default for ModelOptions {
     }
 }
 
-/// A name under `tensors/`, or one that might be there.
-struct Entry {
-    name: Arc<str>,
-    /// Ways to make it, best first. Empty for a stored tensor.
-    recipes: Vec<candidates::Recipe>,
-    tensor: Known<Arc<Tensor>>,
-}
-
 struct LayerSlot {
     recognized: Recognized,
-    resolved: Known<Layer>,
+    resolved: Lazy<Layer>,
 }
+
+/// [`Model::layer_of`] of a tensor that belongs to no layer.
+const NO_LAYER: u32 = u32::MAX;
 
 /// All tensors of a model directory.
 pub struct Model {
     /// What the files store.
     pub catalog: Catalog,
-    entries: Vec<Entry>,
-    by_name: HashMap<Arc<str>, TensorId>,
+    /// The names that synthetic tensors might have, and the ways to make each.
+    candidates: Candidates,
+    /// What came of each of those names.
+    slots: Box<[Slot]>,
     layers: Vec<LayerSlot>,
-    /// Stored tensor → the layer it is a part of.
-    layer_of: HashMap<u32, u32>,
+    /// By stored tensor: the layer that it is a part of. Empty if there are no layers.
+    layer_of: Box<[u32]>,
     ready: AtomicBool,
     /// Whether [`Model::fetch_facts`] has had its time.
     gave_up: AtomicBool,
@@ -84,47 +88,29 @@ impl Model {
     /// Lists the names that there are and may be. Reads nothing but what the catalog holds.
     pub fn new(catalog: Catalog, options: ModelOptions) -> Model {
         let recognized = quant::recognize(&catalog);
-        let mut layer_of = HashMap::new();
-        for (i, r) in recognized.iter().enumerate() {
-            for &part in &r.parts {
-                layer_of.entry(part).or_insert(i as u32);
-            }
-            // An anchor belongs to its own layer, whatever else lists it as a part.
-            if let Some(&anchor) = r.parts.first() {
-                layer_of.insert(anchor, i as u32);
-            }
-        }
+        let candidates = match options.synthetic {
+            true => Candidates::find(&catalog, &recognized),
+            false => Candidates::none(),
+        };
+        Model::assemble(catalog, recognized, candidates)
+    }
+
+    fn assemble(catalog: Catalog, recognized: Vec<Recognized>, candidates: Candidates) -> Model {
         let has_facts = recognized
             .iter()
-            .any(|r| matches!(r.outcome, Outcome::Facts(_)));
-        let mut entries: Vec<Entry> = catalog
-            .tensors
-            .iter()
-            .map(|t| Entry::new(t.name.into(), Vec::new()))
-            .collect();
-        let mut by_name: HashMap<Arc<str>, TensorId> = entries
-            .iter()
-            .enumerate()
-            .map(|(i, e)| (e.name.clone(), i as u32))
-            .collect();
-        if options.synthetic {
-            for (name, recipes) in candidates::generate(&catalog, &recognized) {
-                by_name.insert(name.clone(), entries.len() as u32);
-                entries.push(Entry::new(name, recipes));
-            }
-        }
+            .any(|r| matches!(r.outcome, Outcome::Deferred(_)));
         Model {
-            catalog,
-            entries,
-            by_name,
+            layer_of: layers_of(&catalog, &recognized),
+            slots: candidates.names.iter().map(|_| Slot::default()).collect(),
             layers: recognized
                 .into_iter()
                 .map(|recognized| LayerSlot {
                     recognized,
-                    resolved: Known::new(),
+                    resolved: Lazy::new(),
                 })
                 .collect(),
-            layer_of,
+            catalog,
+            candidates,
             ready: AtomicBool::new(!has_facts),
             gave_up: AtomicBool::new(false),
             listing: OnceLock::new(),
@@ -145,13 +131,16 @@ impl Model {
     }
 
     /// The name of a tensor, exactly as the file or the rule has it.
-    pub fn name(&self, id: TensorId) -> &Arc<str> {
-        &self.entries[id as usize].name
+    pub fn name(&self, id: TensorId) -> &str {
+        match self.is_stored(id) {
+            true => self.catalog.tensors.get(id).name,
+            false => self.candidates.names.get(self.synthetic_index(id) as u32),
+        }
     }
 
     /// The number of ids: stored tensors and names that might be synthetic ones.
     pub fn id_count(&self) -> u32 {
-        self.entries.len() as u32
+        (self.catalog.tensors.len() + self.slots.len()) as u32
     }
 
     /// Whether `id` is a stored tensor.
@@ -159,60 +148,124 @@ impl Model {
         (id as usize) < self.catalog.tensors.len()
     }
 
-    /// The id of a name. For a synthetic name the tensor need not exist: ask [`Model::tensor`].
-    pub fn id(&self, name: &str) -> Option<TensorId> {
-        self.by_name.get(name).copied()
+    fn synthetic_index(&self, id: TensorId) -> usize {
+        id as usize - self.catalog.tensors.len()
     }
 
-    /// What the tensor is, or why there is none of that name. Worked out once, unless a fact that
-    /// it depends on cannot be read: then [`Model::is_settled`] says no, a stored tensor has no
-    /// values for now, and the next call tries again.
+    /// The id of a name. For a synthetic name the tensor need not exist: ask [`Model::tensor`].
+    pub fn id(&self, name: &str) -> Option<TensorId> {
+        let first = self.catalog.tensors.len() as u32;
+        let synthetic = || self.candidates.names.find(name).map(|i| first + i);
+        self.catalog.find(name).or_else(synthetic)
+    }
+
+    /// What the tensor is, or why there is none of that name. Resolved once, unless a fact that it
+    /// depends on cannot be read: then [`Model::is_settled`] is false, a stored tensor has no values
+    /// for now, and the next call tries again.
     ///
     /// # Errors
     /// The reason, as a sentence for a person.
-    pub fn tensor(&self, id: TensorId) -> std::result::Result<&Arc<Tensor>, &str> {
-        self.answer(id).answer
+    pub fn tensor(&self, id: TensorId) -> std::result::Result<Tensor<'_>, Reason> {
+        match self.is_stored(id) {
+            true => Ok(self.stored(id).0),
+            false => match self.synthetic(id) {
+                Ok(made) => Ok(made.tensor()),
+                Err(why) => Err(why.reason().clone()),
+            },
+        }
     }
 
-    fn answer(&self, id: TensorId) -> Answer<std::result::Result<&Arc<Tensor>, &str>> {
-        self.entries[id as usize].tensor.get(|| self.work_out(id))
+    /// A stored tensor; and why it lacks its layer's values, if it does.
+    fn stored(&self, id: TensorId) -> (Tensor<'_>, Option<Missing>) {
+        let t = self.catalog.tensors.get(id);
+        let mut tensor = Tensor {
+            dtype: t.dtype,
+            shape: t.shape,
+            nbytes: t.nbytes,
+            values: t.dtype.has_f32().then(|| Values {
+                shape: t.shape,
+                exact: t.dtype.exact_in_f32(),
+                decoded: None,
+            }),
+            raw: Expr::Stored(id),
+        };
+        let Some(index) = self.layer_of_anchor(id) else {
+            return (tensor, None);
+        };
+        let layer = self.settled_layer(index);
+        // If the anchor has the float weight's own name its values are the layer's, or none.
+        if self.recognized(index).target == Target::Anchor {
+            tensor.values = layer.as_ref().ok().map(|layer| Values {
+                shape: &layer.shape,
+                exact: layer.exact,
+                decoded: Some(Expr::Layer(index)),
+            });
+        }
+        (tensor, layer.err())
+    }
+
+    /// A remark on a tensor that is there, for `ls --why`: why it has no values, or no stored words.
+    pub fn remark(&self, id: TensorId) -> Option<Reason> {
+        if !self.is_stored(id) {
+            return self.synthetic(id).ok()?.remark.clone();
+        }
+        let method = self.recognized(self.layer_of_anchor(id)?).method;
+        let why = self.stored(id).1?;
+        Some(
+            why.reason()
+                .within(format_args!("{method} layer cannot be decoded")),
+        )
     }
 
     /// Whether what [`Model::tensor`] last answered stays so.
     pub fn is_settled(&self, id: TensorId) -> bool {
-        self.entries[id as usize].tensor.is_certain()
+        match self.is_stored(id) {
+            true => self
+                .layer_of_anchor(id)
+                .is_none_or(|l| self.is_layer_settled(l)),
+            false => self.slots[self.synthetic_index(id)].is_certain(),
+        }
+    }
+
+    fn is_layer_settled(&self, index: u32) -> bool {
+        let slot = &self.layers[index as usize];
+        !matches!(slot.recognized.outcome, Outcome::Deferred(_)) || slot.resolved.is_certain()
     }
 
     /// The tensor, if all that it depends on could be read.
-    fn settled(&self, id: TensorId) -> std::result::Result<&Arc<Tensor>, Missing> {
-        let Answer { answer, certain } = self.answer(id);
-        match (certain, answer) {
-            (true, answer) => answer.map_err(Missing::from),
-            (false, Ok(tensor)) => Err(Missing::Unread(
-                tensor.remark.clone().unwrap_or_default().into(),
-            )),
-            (false, Err(why)) => Err(Missing::Unread(why.into())),
+    fn settled(&self, id: TensorId) -> std::result::Result<Tensor<'_>, Missing> {
+        if !self.is_stored(id) {
+            return self.synthetic(id).map(|made| made.tensor());
+        }
+        match self.stored(id) {
+            (_, Some(why @ Missing::Unread(_))) => Err(why),
+            (tensor, _) => Ok(tensor),
         }
     }
 
     /// The tensor of that name.
     ///
     /// # Errors
-    /// [`Error::NotFound`], with the reason where there is one; EIO where that is not known.
-    pub fn find(&self, name: &str) -> Result<(TensorId, &Arc<Tensor>)> {
+    /// [`Error::NotFound`], with the reason if there is one; EIO if that is not known.
+    pub fn find(&self, name: &str) -> Result<(TensorId, Tensor<'_>)> {
         let id = self
             .id(name)
             .ok_or_else(|| Error::NotFound(format!("no tensor '{name}'; 'stfs ls' lists them")))?;
         self.described(id).map(|tensor| (id, tensor))
     }
 
-    /// The tensor, or the error of whoever wants its bytes.
-    fn described(&self, id: TensorId) -> Result<&Arc<Tensor>> {
-        let Answer { answer, certain } = self.answer(id);
-        answer.map_err(|why| match certain {
-            true => Error::NotFound(format!("no tensor '{}': {why}", self.name(id))),
-            false => Error::other(libc::EIO, format!("'{}': {why}", self.name(id))),
-        })
+    /// The tensor, or the error of a caller that wants its bytes.
+    fn described(&self, id: TensorId) -> Result<Tensor<'_>> {
+        if self.is_stored(id) {
+            return Ok(self.stored(id).0);
+        }
+        let made = self.synthetic(id).map_err(|why| match why {
+            Missing::Reason(why) => {
+                Error::NotFound(format!("no tensor '{}': {why}", self.name(id)))
+            }
+            Missing::Unread(why) => Error::other(libc::EIO, format!("'{}': {why}", self.name(id))),
+        })?;
+        Ok(made.tensor())
     }
 
     /// The ids of all tensors that exist, in natural order of their names. Waits for facts; a
@@ -221,7 +274,7 @@ impl Model {
         self.listing.get_or_init(|| {
             self.fetch_facts(LISTING_THREADS);
             let mut ids: Vec<TensorId> = (0..self.id_count())
-                .filter(|&id| self.is_stored(id) || self.tensor(id).is_ok())
+                .filter(|&id| self.is_stored(id) || self.synthetic(id).is_ok())
                 .collect();
             // Stored ids are in natural order already, which sorting in runs makes use of.
             ids.sort_by(|&a, &b| natural(self.name(a), self.name(b)));
@@ -236,25 +289,40 @@ impl Model {
 
     /// Every name that one might look for and that is not there, with the reason; and remarks on
     /// those that are.
-    pub fn reasons(&self) -> Vec<(Arc<str>, String)> {
-        let mut out = Vec::new();
-        for id in 0..self.id_count() {
-            match self.tensor(id) {
-                Err(why) => out.push((self.name(id).clone(), why.to_string())),
-                Ok(t) => {
-                    if let Some(remark) = &t.remark {
-                        out.push((self.name(id).clone(), remark.clone()));
-                    }
-                }
-            }
-        }
-        out.sort_by(|a, b| natural(&a.0, &b.0));
+    pub fn reasons(&self) -> Vec<(&str, Reason)> {
+        let why = |id| match self.tensor(id) {
+            Err(why) => Some(why),
+            Ok(_) => self.remark(id),
+        };
+        let mut out: Vec<(&str, Reason)> = (0..self.id_count())
+            .filter_map(|id| Some((self.name(id), why(id)?)))
+            .collect();
+        out.sort_by(|a, b| natural(a.0, b.0));
         out
     }
 
     /// A recognized layer, decodable or not.
-    pub fn layer(&self, index: u32) -> (&Recognized, std::result::Result<&Layer, &str>) {
-        (self.recognized(index), self.layer_answer(index).answer)
+    pub fn layer(&self, index: u32) -> (&Recognized, std::result::Result<&Layer, Reason>) {
+        let layer = self.settled_layer(index);
+        (
+            self.recognized(index),
+            layer.map_err(|why| why.reason().clone()),
+        )
+    }
+
+    /// The layer, or whether it is for good that there is none.
+    fn settled_layer(&self, index: u32) -> std::result::Result<&Layer, Missing> {
+        match &self.recognized(index).outcome {
+            Outcome::Layer(layer) => Ok(layer),
+            Outcome::Damaged(why) => Err(why.clone().into()),
+            Outcome::Deferred(_) => {
+                let Answer { answer, certain } = self.layer_answer(index);
+                answer.map_err(|why| match certain {
+                    true => Missing::Reason(why.into()),
+                    false => Missing::Unread(why.into()),
+                })
+            }
+        }
     }
 
     fn layer_answer(&self, index: u32) -> Answer<std::result::Result<&Layer, &str>> {
@@ -265,15 +333,6 @@ impl Model {
                 certain: !matches!(resolved, Err(Missing::Unread(_))),
                 answer: resolved.map_err(|why| why.to_string()),
             }
-        })
-    }
-
-    /// The layer, or whether it is for good that there is none.
-    fn settled_layer(&self, index: u32) -> std::result::Result<&Layer, Missing> {
-        let Answer { answer, certain } = self.layer_answer(index);
-        answer.map_err(|why| match certain {
-            true => Missing::Reason(why.into()),
-            false => Missing::Unread(why.into()),
         })
     }
 
@@ -289,60 +348,37 @@ impl Model {
 
     /// The layer that a stored tensor is a part of.
     pub fn layer_of(&self, stored: TensorId) -> Option<u32> {
-        self.layer_of.get(&stored).copied()
+        let layer = self.layer_of.get(stored as usize).copied();
+        layer.filter(|&layer| layer != NO_LAYER)
     }
 
-    /// The layer whose anchor `stored` is.
-    fn layer_anchored_at(&self, stored: TensorId) -> Option<u32> {
-        let layer = self.layer_of(stored)?;
+    /// The layer whose anchor `id` is.
+    pub fn layer_of_anchor(&self, id: TensorId) -> Option<u32> {
+        let layer = self.layer_of(id)?;
         let parts = &self.layers[layer as usize].recognized.parts;
-        (parts.first() == Some(&stored)).then_some(layer)
-    }
-
-    /// Owner, permissions and mtime of a tensor's files: its source's, or the strictest of several.
-    pub fn stat(&self, id: TensorId) -> Stat {
-        let mut files = Vec::new();
-        self.source_files(id, &mut files);
-        files.sort_unstable();
-        files.dedup();
-        Stat::strictest(
-            files
-                .iter()
-                .map(|&f| *self.catalog.files[f as usize].stat()),
-        )
-        .unwrap_or_else(|| self.catalog.stat())
-    }
-
-    /// Indexes of the files that a tensor's bytes or values come from.
-    pub fn source_files(&self, id: TensorId, out: &mut Vec<u32>) {
-        let Ok(tensor) = self.tensor(id) else { return };
-        let mut layer = |l: u32| {
-            for &p in &self.recognized(l).parts {
-                out.extend(self.catalog.files_of(p));
-            }
-        };
-        match &tensor.origin {
-            Origin::Stored { layer: Some(l) } => layer(*l),
-            Origin::Stored { layer: None } => {
-                out.extend(self.catalog.files_of(id));
-            }
-            Origin::Dequantized { layer: l } => layer(*l),
-            Origin::Fused(join) | Origin::Stacked(join) => {
-                for part in join.groups.iter().flatten() {
-                    self.source_files(part.id, out);
-                }
-            }
-            Origin::Tied(of) => self.source_files(*of, out),
-        }
+        (parts.first() == Some(&id)).then_some(layer)
     }
 }
 
-impl Entry {
-    fn new(name: Arc<str>, recipes: Vec<candidates::Recipe>) -> Entry {
-        Entry {
-            name,
-            recipes,
-            tensor: Known::new(),
+/// By stored tensor: the layer that it is a part of, or [`NO_LAYER`].
+fn layers_of(catalog: &Catalog, recognized: &[Recognized]) -> Box<[u32]> {
+    if recognized.is_empty() {
+        return Box::default();
+    }
+    let mut layer_of = vec![NO_LAYER; catalog.tensors.len()];
+    for (layer, recognized) in (0..).zip(recognized) {
+        for &part in &recognized.parts {
+            let slot = &mut layer_of[part as usize];
+            if *slot == NO_LAYER {
+                *slot = layer;
+            }
         }
     }
+    // An anchor belongs to its own layer, whatever else lists it as a part.
+    for (layer, recognized) in (0..).zip(recognized) {
+        if let Some(&anchor) = recognized.parts.first() {
+            layer_of[anchor as usize] = layer;
+        }
+    }
+    layer_of.into()
 }

@@ -7,15 +7,15 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-mod question;
+mod status_probe;
 
-use question::Question;
+use status_probe::StatusProbe;
 
 use crate::error::{Error, Result};
 
 /// The file system type of our mounts.
 pub const FS_TYPE: &str = "fuse.stfs";
-/// How long a daemon may take to say how it is.
+/// How long a daemon may take to report its status.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// A line of the kernel's table.
@@ -30,18 +30,18 @@ pub struct Entry {
     fs_type: OsString,
 }
 
-/// What a mount's daemon says when it is asked how it is.
+/// What became of a request for a mount's status.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Daemon {
-    /// It lives, and this is its status (JSON).
+    /// It is alive, and this is its status (JSON).
     Answers(Value),
     /// It has died: every access fails with ENOTCONN.
     Died,
     /// There was no answer in time.
     Silent,
-    /// This user may not ask it.
+    /// This user is not permitted to ask.
     Private,
-    /// Another mount stands over this one, and nobody can reach it.
+    /// Another mount covers this one, so it cannot be reached.
     Covered,
 }
 
@@ -55,28 +55,27 @@ fn table() -> Result<Vec<Entry>> {
         .collect())
 }
 
-/// All stfs mounts, in the order they were made, and how their daemons are. They are asked at the
-/// same time.
+/// All stfs mounts, in the order they were made, with their status. They are asked at the same time.
 ///
 /// # Errors
 /// `/proc` cannot be read.
 pub fn list() -> Result<Vec<(Entry, Daemon)>> {
-    let mut asked = Vec::new();
+    let mut probed = Vec::new();
     let mut table = table()?.into_iter();
     while let Some(entry) = table.next() {
         let mut later = table.as_slice().iter();
         let covered = later.any(|l| l.mountpoint == entry.mountpoint);
         if entry.is_stfs() {
-            let question = (!covered).then(|| Question::put(&entry.mountpoint));
-            asked.push((entry, question));
+            let probe = (!covered).then(|| StatusProbe::send(&entry.mountpoint));
+            probed.push((entry, probe));
         }
     }
     let deadline = Instant::now() + PATIENCE;
-    let answer = |question: Option<Question>| match question {
-        Some(question) => question.answer(deadline),
+    let answer = |probe: Option<StatusProbe>| match probe {
+        Some(probe) => probe.answer(deadline),
         None => Daemon::Covered,
     };
-    Ok(asked.into_iter().map(|(e, q)| (e, answer(q))).collect())
+    Ok(probed.into_iter().map(|(e, p)| (e, answer(p))).collect())
 }
 
 /// The topmost mount at `mountpoint`, of whatever type: the one that accesses and umount(2) reach.
@@ -97,11 +96,11 @@ impl Entry {
 
 /// Whether accesses fail because the daemon behind a mount has died.
 pub fn is_stale(mountpoint: &Path) -> bool {
-    Question::put(mountpoint).answer(Instant::now() + PATIENCE) == Daemon::Died
+    StatusProbe::send(mountpoint).answer(Instant::now() + PATIENCE) == Daemon::Died
 }
 
-/// An absolute path without links, also where the last component is a stale mount, which cannot
-/// be looked into.
+/// An absolute path without links, even if the last component is a stale mount, which cannot be
+/// looked into.
 pub fn resolve(path: &Path) -> PathBuf {
     if let Ok(resolved) = std::fs::canonicalize(path) {
         return resolved;
@@ -129,7 +128,7 @@ fn parse_line(line: &[u8]) -> Option<Entry> {
     })
 }
 
-/// The kernel writes blanks and backslashes as `\040` and so on.
+/// The kernel writes spaces and backslashes as `\040` and so on.
 fn unescape(field: &[u8]) -> PathBuf {
     let mut out = Vec::with_capacity(field.len());
     let mut i = 0;

@@ -21,7 +21,7 @@ mod subject;
 
 pub use grid::{BUDGET, Grid};
 pub use picture::Picture;
-pub use subject::{Subject, stored_as, stored_bytes};
+pub use subject::{Subject, stored_as};
 
 /// The most cells a PNG's heat map has in either direction.
 pub const MAX_CELLS: u32 = 512;

@@ -5,7 +5,8 @@
 //! format is a file and a line there. Recognition looks at headers and JSON files only. What the
 //! names of a layer's words fuse to, and whether they may, is decided by the one engine in
 //! `model`, from each layer's [`Component`]s. Layers that are stored stacked, one for each expert,
-//! are shown to every format as single ones ([`stacked`]), so that no format need know of them.
+//! are shown to every format as single ones ([`stacked`], by [`listing`]), so that no format need
+//! know of them.
 //!
 //! The formulas and rules are those of the formats' own libraries, named in each file. All values
 //! are evaluated in IEEE binary32, round to nearest even, in the order the formula is written,
@@ -15,6 +16,7 @@ use std::cell::OnceCell;
 use std::sync::Arc;
 
 use self::declared::Declared;
+use self::listing::Listing;
 use self::stacked::Stacks;
 use crate::catalog::{Catalog, TensorRef};
 use crate::dtype::Dtype;
@@ -22,7 +24,6 @@ use crate::error::Result;
 use crate::reason::{Missing, Reason};
 use crate::view::SharedView;
 
-mod awq;
 pub mod bits;
 mod bitsandbytes;
 pub mod compressed_tensors;
@@ -30,8 +31,8 @@ mod declared;
 pub mod e2m1;
 mod fp8;
 mod gpt_oss;
-mod gptq;
 mod int8;
+mod listing;
 mod mlx;
 mod modelopt;
 mod module;
@@ -44,6 +45,8 @@ pub(crate) mod simd;
 mod stacked;
 #[cfg(test)]
 pub(crate) mod testing;
+#[cfg(test)]
+mod tests;
 
 /// Every format, in the order in which they are asked. The first that recognizes an anchor has it.
 pub const FORMATS: &[&dyn Format] = &[
@@ -80,29 +83,40 @@ pub trait Format: Sync {
 
 /// A model that the formats are asked about, with what they share.
 pub struct Opened<'a> {
-    catalog: &'a Catalog,
+    listing: &'a Listing<'a>,
     declared: OnceCell<Declared>,
 }
 
 impl<'a> Opened<'a> {
-    fn new(catalog: &'a Catalog) -> Opened<'a> {
+    fn new(listing: &'a Listing<'a>) -> Opened<'a> {
         Opened {
-            catalog,
+            listing,
             declared: OnceCell::new(),
         }
     }
 
     /// Whether any tensor has a dtype such as `wanted`.
     fn has(&self, wanted: impl Fn(Dtype) -> bool) -> bool {
-        let mut known = self.catalog.tensors.iter().map(|t| t.dtype.known());
+        let mut known = self.listing.iter().map(|t| t.dtype.known());
         known.any(|dtype| dtype.is_some_and(&wanted))
+    }
+
+    /// What the formats find, each anchor once.
+    fn recognize(&self) -> Vec<Recognized> {
+        let open: Vec<_> = FORMATS.iter().filter_map(|f| f.open(self)).collect();
+        if open.is_empty() {
+            return Vec::new();
+        }
+        let tensors = (0u32..).zip(self.listing.iter());
+        let first = |(i, t)| open.iter().find_map(|f| f.recognize(i, t));
+        tensors.filter_map(first).collect()
     }
 
     /// What the configs declare: parsed once, when the first format has a tensor to ask about. It
     /// may be long, and holds expressions to compile.
     fn declared(&self) -> &Declared {
         self.declared
-            .get_or_init(|| Declared::new(&self.catalog.configs))
+            .get_or_init(|| Declared::new(self.listing.configs()))
     }
 }
 
@@ -145,7 +159,7 @@ pub enum Outcome {
     /// It can be decoded.
     Layer(Layer),
     /// It can, once a few bytes of tensor data (a shape) are known.
-    Facts(Facts),
+    Deferred(DeferredShape),
     /// It cannot be decoded, and why: both shapes, both numbers.
     Damaged(Reason),
 }
@@ -161,7 +175,7 @@ impl From<std::result::Result<Layer, Reason>> for Outcome {
 
 /// Facts that a format keeps in tensor data (bitsandbytes' state, `weight_shape`). They are fetched
 /// after the mount has answered.
-pub struct Facts {
+pub struct DeferredShape {
     /// The stored tensors whose bytes are needed, whole; small ones.
     pub sources: Vec<u32>,
     /// Makes the layer of those bytes, in the order of `sources`, or says why there is none.
@@ -238,27 +252,24 @@ pub trait Kernel: Send + Sync {
 
 /// Asks every format about every stored tensor.
 pub fn recognize(catalog: &Catalog) -> Vec<Recognized> {
-    let stacks = Stacks::find(catalog);
-    let opened = Opened::new(stacks.as_layers().unwrap_or(catalog));
-    let open: Vec<_> = FORMATS.iter().filter_map(|f| f.open(&opened)).collect();
-    if open.is_empty() {
-        return Vec::new();
-    }
-    let mut found = Vec::new();
-    for (index, tensor) in opened.catalog.tensors.iter().enumerate() {
-        let first = open.iter().find_map(|f| f.recognize(index as u32, tensor));
-        found.extend(first.map(|layer| stacks.stacked(layer)));
-    }
+    let (stacks, overlay) = Stacks::find(catalog);
+    let listing = Listing::new(catalog, overlay);
+    let opened = Opened::new(&listing);
+    let found = opened.recognize();
     for note in opened.declared.get().map(Declared::notes).iter().flatten() {
         log::warn!("{note}");
     }
-    found
+    let stacked = |layer| stacks.stacked(layer, &listing);
+    found.into_iter().map(stacked).collect()
 }
 
 /// What the formats have to say of the model as a whole, for `ls --why`.
 pub fn remarks(catalog: &Catalog) -> Vec<String> {
-    let stacks = Stacks::find(catalog);
-    let opened = Opened::new(stacks.as_layers().unwrap_or(catalog));
+    let (_, overlay) = Stacks::find(catalog);
+    let listing = Listing::new(catalog, overlay);
+    let opened = Opened::new(&listing);
+    // Which of a config's expressions are not used shows when they are.
+    opened.recognize();
     FORMATS.iter().flat_map(|f| f.remarks(&opened)).collect()
 }
 
@@ -302,24 +313,20 @@ impl Recognized {
         match &self.outcome {
             Outcome::Layer(layer) => Ok(layer.clone()),
             Outcome::Damaged(reason) => Err(Missing::Reason(reason.clone())),
-            Outcome::Facts(facts) => {
-                let mut bytes = Vec::with_capacity(facts.sources.len());
-                for &i in &facts.sources {
-                    let view = stored(catalog, i);
+            Outcome::Deferred(deferred) => {
+                let mut bytes = Vec::with_capacity(deferred.sources.len());
+                for &i in &deferred.sources {
+                    let view = catalog.bytes(i);
                     let read = crate::view::read_all(&*view);
                     bytes.push(read.map_err(|e| Missing::Unread(e.to_string().into()))?);
                 }
-                (facts.finish)(&bytes).map_err(Missing::Reason)
+                (deferred.finish)(&bytes).map_err(Missing::Reason)
             }
         }
     }
 
     /// The raw bytes of its parts, in order.
     pub fn raw_parts(&self, catalog: &Catalog) -> Vec<SharedView> {
-        self.parts.iter().map(|&i| stored(catalog, i)).collect()
+        self.parts.iter().map(|&i| catalog.bytes(i)).collect()
     }
-}
-
-fn stored(catalog: &Catalog, index: u32) -> SharedView {
-    catalog.bytes(index)
 }

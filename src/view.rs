@@ -20,18 +20,20 @@ mod cast;
 mod concat;
 mod floats;
 mod npy;
-mod recent;
+mod scratch;
 mod slice;
 #[cfg(test)]
 mod tests;
+mod tile_cache;
 
 pub use bytes::{Bytes, Deferred, StoredBytes};
 pub use cast::Cast;
 pub use concat::Concat;
 pub use floats::{FloatSource, Floats};
 pub use npy::{Npy, npy_header};
-pub use recent::Recent;
+pub use scratch::Scratch;
 pub use slice::Slice;
+pub use tile_cache::TileCache;
 
 /// Lazy bytes of an exact, known length. Nothing is computed before it is read.
 pub trait View: Send + Sync {

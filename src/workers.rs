@@ -1,14 +1,32 @@
 //! Threads for what a request thread must not wait for.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// Threads of a mount's pool. A thread that waits for a stalled source costs a stack that it has
+/// hardly touched, so there may be many: what stalls 256 requests at a time stops the requests that
+/// need the pool, and those alone.
+pub const MOUNT_LIMIT: usize = 256;
+
+/// Jobs that may wait for a thread. The kernel sends a process's next request when the last is
+/// answered, so only thousands of blocked processes come near it.
+const QUEUE: usize = 4096;
+
+/// How long an idle thread stays.
+const IDLE: Duration = Duration::from_secs(10);
 
 type Job = Box<dyn FnOnce() + Send>;
 
-/// A pool that starts a thread when a job finds none idle, up to a limit; idle threads stay. Jobs
-/// beyond the limit wait their turn.
+/// A pool that starts a thread when a job finds none idle, up to a limit. Jobs beyond the limit wait
+/// their turn. The threads end when they have been idle for a while, and when the pool is dropped
+/// (its last clone): jobs that still wait then are dropped, too.
 #[derive(Clone)]
-pub struct Workers(Arc<Shared>);
+pub struct Workers(Arc<Owner>);
+
+/// What all clones share, and the threads do not: it is dropped with the last clone.
+struct Owner(Arc<Shared>);
 
 struct Shared {
     state: Mutex<State>,
@@ -21,86 +39,209 @@ struct State {
     jobs: VecDeque<Job>,
     threads: usize,
     idle: usize,
+    closed: bool,
 }
+
+/// The queue is full: the job was dropped.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Full;
 
 impl Workers {
     /// At most `limit` threads (at least 1). None is started yet.
     pub fn new(limit: usize) -> Workers {
-        Workers(Arc::new(Shared {
+        Workers(Arc::new(Owner(Arc::new(Shared {
             state: Mutex::new(State::default()),
             wake: Condvar::new(),
             limit: limit.max(1),
-        }))
+        }))))
     }
 
-    /// Runs `job` on some thread of the pool, soon.
-    pub fn run(&self, job: impl FnOnce() + Send + 'static) {
-        let mut state = self.0.state.lock().unwrap_or_else(PoisonError::into_inner);
-        state.jobs.push_back(Box::new(job));
-        if state.idle >= state.jobs.len() || state.threads >= self.0.limit {
-            self.0.wake.notify_one();
-            return;
+    /// Runs `job` on some thread of the pool, soon. If no thread can be started and none is there, the
+    /// caller's thread runs it.
+    ///
+    /// # Errors
+    /// Too many jobs wait already. The job is dropped, and with it a reply that it holds, which
+    /// answers EIO: to wait for room would stop the caller, the one thing that a pool is to prevent.
+    pub fn run(&self, job: impl FnOnce() + Send + 'static) -> Result<(), Full> {
+        let shared = &self.0.0;
+        let mut state = shared.lock();
+        if state.jobs.len() >= QUEUE {
+            return Err(Full);
         }
-        let shared = self.0.clone();
+        state.jobs.push_back(Box::new(job));
+        if state.idle >= state.jobs.len() || state.threads >= shared.limit {
+            drop(state);
+            shared.wake.notify_one();
+            return Ok(());
+        }
+        let of_thread = shared.clone();
         let started = std::thread::Builder::new()
-            .name("stfs-slow".into())
-            .spawn(move || shared.work());
+            .name("stfs-pool".into())
+            .spawn(move || of_thread.work());
         match started {
             Ok(_) => state.threads += 1,
-            // No thread to be had: one that runs will come to it, or else it is done right here.
+            // A thread that runs will come to it.
             Err(_) if state.threads > 0 => {}
             Err(_) => {
                 let job = state.jobs.pop_back();
                 drop(state);
-                if let Some(job) = job {
-                    job();
-                }
+                job.into_iter().for_each(run_logged);
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Owner {
+    fn drop(&mut self) {
+        let mut state = self.0.lock();
+        state.closed = true;
+        // Dropped without the lock: a job may own anything.
+        let unrun = std::mem::take(&mut state.jobs);
+        drop(state);
+        self.0.wake.notify_all();
+        drop(unrun);
+    }
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn work(&self) {
+        while let Some(job) = self.next() {
+            run_logged(job);
+        }
+    }
+
+    /// The next job; `None` when it is time to end, and the thread is no longer counted.
+    fn next(&self) -> Option<Job> {
+        let mut state = self.lock();
+        loop {
+            if let Some(job) = state.jobs.pop_front() {
+                return Some(job);
+            }
+            if state.closed {
+                state.threads -= 1;
+                return None;
+            }
+            state.idle += 1;
+            let (woken, waited) = self
+                .wake
+                .wait_timeout(state, IDLE)
+                .unwrap_or_else(PoisonError::into_inner);
+            state = woken;
+            state.idle -= 1;
+            if waited.timed_out() && state.jobs.is_empty() {
+                state.threads -= 1;
+                return None;
             }
         }
     }
 }
 
-impl Shared {
-    fn work(&self) {
-        loop {
-            let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-            let job = loop {
-                match state.jobs.pop_front() {
-                    Some(job) => break job,
-                    None => {
-                        state.idle += 1;
-                        state = self
-                            .wake
-                            .wait(state)
-                            .unwrap_or_else(PoisonError::into_inner);
-                        state.idle -= 1;
-                    }
-                }
-            };
-            drop(state);
-            // A job that panics drops its reply object, which answers EIO; the thread goes on.
-            let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(job));
-        }
+/// A job that panics drops its reply, which answers EIO, and the thread goes on.
+fn run_logged(job: Job) {
+    // The caller's thread may run it, which may have less patience.
+    let job = || crate::patience::with(crate::patience::Patience::Full, job);
+    if let Err(panic) = catch_unwind(AssertUnwindSafe(job)) {
+        log::error!(
+            "a request failed inside stfs: {}; please report this",
+            crate::text::printable(message(&*panic))
+        );
     }
+}
+
+/// What a panic says.
+fn message(panic: &(dyn std::any::Any + Send)) -> &str {
+    let owned = panic.downcast_ref::<String>().map(String::as_str);
+    owned
+        .or_else(|| panic.downcast_ref::<&str>().copied())
+        .unwrap_or("a panic without a message")
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use std::sync::mpsc;
+    use std::time::Instant;
 
     #[test]
     fn jobs_run_also_after_one_panicked_and_beyond_the_limit() {
         let pool = Workers::new(2);
         let (tx, rx) = mpsc::channel();
-        pool.run(|| panic!("on purpose"));
+        pool.run(|| panic!("on purpose")).unwrap();
         for i in 0..50 {
             let tx = tx.clone();
-            pool.run(move || tx.send(i).unwrap());
+            pool.run(move || tx.send(i).unwrap()).unwrap();
         }
         drop(tx);
         let mut got: Vec<i32> = rx.iter().collect();
         got.sort_unstable();
         assert_eq!(got, (0..50).collect::<Vec<_>>());
+    }
+
+    /// Threads of this process with the pool's name are shared with other tests, so each thread here
+    /// holds something that can be counted.
+    #[test]
+    fn threads_end_with_their_owner_and_waiting_jobs_are_dropped() {
+        let pool = Workers::new(3);
+        let (started, is_started) = mpsc::channel();
+        let (go, gate) = mpsc::channel::<()>();
+        let gate = Arc::new(Mutex::new(gate));
+        let counted = Arc::new(());
+        for _ in 0..3 {
+            let (started, gate, counted) = (started.clone(), gate.clone(), counted.clone());
+            let job = move || {
+                let _counted = counted;
+                started.send(()).unwrap();
+                let _ = gate.lock().unwrap().recv();
+            };
+            pool.run(job).unwrap();
+        }
+        for _ in 0..3 {
+            is_started.recv().unwrap();
+        }
+        let waiting = counted.clone();
+        pool.run(move || drop(waiting)).unwrap();
+        assert_eq!(Arc::strong_count(&counted), 5);
+        let shared = Arc::downgrade(&pool.0.0);
+        let clone = pool.clone();
+        drop(pool);
+        assert_eq!(Arc::strong_count(&counted), 5, "a clone keeps the pool");
+        drop(clone);
+        assert_eq!(Arc::strong_count(&counted), 4, "the waiting job is gone");
+        drop(go);
+        let until = Instant::now() + Duration::from_secs(10);
+        while shared.strong_count() > 0 && Instant::now() < until {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        assert_eq!(shared.strong_count(), 0, "its threads go on");
+    }
+
+    #[test]
+    fn a_full_queue_refuses_and_does_not_wait() {
+        let pool = Workers::new(1);
+        let (go, gate) = mpsc::channel::<()>();
+        let (started, is_started) = mpsc::channel();
+        let first = move || {
+            started.send(()).unwrap();
+            let _ = gate.recv();
+        };
+        pool.run(first).unwrap();
+        is_started.recv().unwrap();
+        for _ in 0..QUEUE {
+            pool.run(|| {}).unwrap();
+        }
+        assert_eq!(pool.run(|| {}), Err(Full));
+        drop(go);
+    }
+
+    #[test]
+    fn a_panic_is_told_by_its_message() {
+        assert_eq!(message(&"a"), "a");
+        assert_eq!(message(&String::from("b")), "b");
+        assert_eq!(message(&7), "a panic without a message");
     }
 }

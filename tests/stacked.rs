@@ -247,7 +247,7 @@ fn values(model: &Model, name: &str) -> (Vec<u64>, Vec<u8>) {
     let values = tensor
         .values
         .as_ref()
-        .unwrap_or_else(|| panic!("{name}: {:?}", tensor.remark));
+        .unwrap_or_else(|| panic!("{name}: {:?}", model.remark(id)));
     let bytes = read_all(&*model.f32(id).unwrap().unwrap()).unwrap();
     (values.shape.to_vec(), bytes)
 }

@@ -291,11 +291,11 @@ proptest! {
             dir.shard(&format!("m-{s}.safetensors"), &part);
         }
         let model = Model::open(dir.path(), OpenOptions::default(), ModelOptions::default()).unwrap();
-        let mut names: Vec<&str> = model.listing().iter().map(|&id| &**model.name(id)).collect();
+        let mut names: Vec<&str> = model.listing().iter().map(|&id| model.name(id)).collect();
         names.sort_unstable();
         prop_assert_eq!(names, want.keys().map(String::as_str).collect::<Vec<_>>());
         for &id in model.listing() {
-            let t = &want[&**model.name(id)];
+            let t = &want[model.name(id)];
             let got = model.tensor(id).unwrap();
             let shape: Vec<usize> = got.shape.iter().map(|&d| d as usize).collect();
             prop_assert_eq!(&shape, &t.shape, "{}", t.name);

@@ -147,6 +147,9 @@ pub trait Object: Send + Sync {
     /// Whether it was ever seen to differ from what was opened. Looks now, too.
     fn changed(&self) -> bool;
 
+    /// As [`Object::changed`], without a look.
+    fn was_changed(&self) -> bool;
+
     /// Fills `buf` with the bytes from `offset` on, whatever happened to the file: never a signal.
     ///
     /// # Errors

@@ -57,19 +57,6 @@ impl Stored<'_> {
             Stored::View { files, .. } => files.first().copied(),
         }
     }
-
-    fn to_row(&self) -> RowBytes {
-        match self {
-            Stored::Extent { file, offset } => RowBytes::Extent {
-                file: *file,
-                offset: *offset,
-            },
-            Stored::View { view, files } => RowBytes::View {
-                view: (*view).clone(),
-                files: (*files).into(),
-            },
-        }
-    }
 }
 
 /// A tensor of a catalog.
@@ -164,22 +151,6 @@ impl Tensors {
     /// The index of the tensor of that name.
     pub fn find(&self, name: &str) -> Option<u32> {
         self.names.find(name)
-    }
-
-    /// All, as rows of their own.
-    pub(crate) fn rows(&self) -> Vec<Row> {
-        let row = |i: u32| {
-            let t = self.get(i);
-            Row {
-                name: t.name.into(),
-                dtype: t.dtype.clone(),
-                shape: t.shape.into(),
-                bytes: self.bytes(i).to_row(),
-                nbytes: t.nbytes,
-                bits: t.bits,
-            }
-        };
-        (0..self.len() as u32).map(row).collect()
     }
 
     /// Where the bytes of the tensor of that index are.

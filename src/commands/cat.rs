@@ -4,36 +4,24 @@ use std::fs::File;
 use std::io::{self, Write};
 use std::os::fd::AsFd;
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use anyhow::Result;
 
-use crate::cli::{CatArgs, ViewName};
+use crate::cli::CatArgs;
 use crate::error::Error;
-use crate::preview::{self, Subject};
 use crate::view::{SharedView, View};
 
 /// Bytes written at a time.
 const PIECE: u64 = 1 << 20;
 
 pub(super) fn run(args: &CatArgs) -> Result<ExitCode> {
-    let model = super::open_model(&args.of.model)?;
+    let model = Arc::new(super::open_model(&args.of.model)?);
     let (id, _) = model.find(&args.of.tensor)?;
-    let none = |what: &str| Error::NotFound(format!("tensor '{}' has no {what}", args.of.tensor));
-    let view = match args.view {
-        ViewName::Raw => model.raw(id)?,
-        ViewName::F32 => model
-            .f32(id)?
-            .ok_or_else(|| none("values, and so no f32"))?,
-        ViewName::Npy => model
-            .npy(id)?
-            .ok_or_else(|| none(".npy: NumPy lacks its dtype"))?,
-        ViewName::Png => {
-            let subject =
-                Subject::of(&model, id)?.ok_or_else(|| none("values, and so no picture"))?;
-            return super::print(&preview::render(&subject)?);
-        }
-        ViewName::Meta => return super::print(&crate::meta::meta_json(&model, id)),
-    };
+    let row = args.view.0.row();
+    let view = (row.view)(&model, id)?.ok_or_else(|| {
+        Error::NotFound(format!("tensor '{}' has no {}", args.of.tensor, row.lacks))
+    })?;
     copy_out(&view)?;
     Ok(ExitCode::SUCCESS)
 }

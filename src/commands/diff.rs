@@ -139,8 +139,10 @@ fn compare_pair(
     }
     let same_dtype = a.dtype == b.dtype;
     // Stored bytes of one dtype on both sides: where they are the same, nothing need be decoded.
-    let as_stored =
-        |m: &Model, w: &Weight| m.is_stored(w.id) && !(w.is_values && m.is_dequantized(w.id));
+    let as_stored = |m: &Model, w: &Weight| {
+        let tensor = m.tensor(w.id);
+        m.is_stored(w.id) && tensor.is_ok_and(|t| !(w.is_values && t.is_dequantized()))
+    };
     let told = AtomicU64::new(0);
     let rest = || beyond(told.load(Ordering::Relaxed), step);
     let both_stored = same_dtype && as_stored(model_a, a) && as_stored(model_b, b);

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use super::table::Align::{Left, Right};
 use super::table::{self, Table};
 use crate::cli::LsArgs;
-use crate::model::{Model, Origin, Tensor, TensorId};
+use crate::model::{Expr, Model, Tensor, TensorId};
 use crate::quant;
 use crate::text::{bytes, printable};
 
@@ -46,23 +46,23 @@ pub(super) fn run(args: &LsArgs) -> Result<ExitCode> {
 }
 
 /// The tensors whose names are wanted, in natural order.
-fn tensors(model: &Model, wanted: impl Fn(&str) -> bool) -> Vec<(TensorId, &Tensor)> {
+fn tensors(model: &Model, wanted: impl Fn(&str) -> bool) -> Vec<(TensorId, Tensor<'_>)> {
     model
         .listing()
         .iter()
         .filter(|&&id| wanted(model.name(id)))
-        .filter_map(|&id| Some((id, &**model.tensor(id).ok()?)))
+        .filter_map(|&id| Some((id, model.tensor(id).ok()?)))
         .collect()
 }
 
-fn json(model: &Model, tensors: &[(TensorId, &Tensor)], out: &mut impl Write) -> Result<()> {
+fn json(model: &Model, tensors: &[(TensorId, Tensor<'_>)], out: &mut impl Write) -> Result<()> {
     let mut all = Vec::new();
-    for &(id, tensor) in tensors {
-        let name = &**model.name(id);
+    for (id, tensor) in tensors {
+        let name = model.name(*id);
         let mut object = json!({"name": name});
         if let (Some(o), Value::Object(rest)) = (
             object.as_object_mut(),
-            crate::meta::index_entry(model, id, tensor),
+            crate::meta::index_entry(model, *id, tensor),
         ) {
             o.extend(rest);
         }
@@ -71,16 +71,16 @@ fn json(model: &Model, tensors: &[(TensorId, &Tensor)], out: &mut impl Write) ->
     super::write_json(out, &all)
 }
 
-fn rows(model: &Model, tensors: &[(TensorId, &Tensor)], out: &mut impl Write) -> Result<()> {
+fn rows(model: &Model, tensors: &[(TensorId, Tensor<'_>)], out: &mut impl Write) -> Result<()> {
     let rows: Vec<[String; 5]> = tensors
         .iter()
-        .map(|&(id, t)| {
+        .map(|(id, t)| {
             [
-                table::name(model.name(id)).into_owned(),
+                table::name(model.name(*id)).into_owned(),
                 printable(t.dtype.name()).into_owned(),
                 format!("{:?}", t.shape),
                 bytes(t.nbytes),
-                printable(&source(model, id, t)).into_owned(),
+                printable(&source(model, t)).into_owned(),
             ]
         })
         .collect();
@@ -90,19 +90,19 @@ fn rows(model: &Model, tensors: &[(TensorId, &Tensor)], out: &mut impl Write) ->
 }
 
 /// The file that holds a tensor, or what it is made of.
-fn source(model: &Model, id: TensorId, tensor: &Tensor) -> String {
-    match &tensor.origin {
-        Origin::Stored { .. } => {
-            let file = model.catalog.files_of(id).next().unwrap_or_default();
-            model.catalog.files[file as usize].name().to_string()
+fn source(model: &Model, tensor: &Tensor<'_>) -> String {
+    let expr = &tensor.raw;
+    match expr {
+        Expr::Stored(index) => {
+            let mut files = model.catalog.files_of(*index);
+            let file = files.next().map(|f| model.catalog.files[f as usize].name());
+            file.unwrap_or_default().to_string()
         }
-        Origin::Tied(of) => format!("tied to {}", model.name(*of)),
-        Origin::Dequantized { layer } => {
-            format!("dequantized from {}", model.recognized(*layer).method)
-        }
-        Origin::Fused(join) | Origin::Stacked(join) => {
-            let n: usize = join.groups.iter().map(Vec::len).sum();
-            format!("{} from {n} parts", tensor.origin.kind())
+        Expr::Raw(of) | Expr::Values(of) => format!("tied to {}", model.name(*of)),
+        Expr::Layer(layer) => format!("dequantized from {}", model.recognized(*layer).method),
+        Expr::Join(_) | Expr::Same(_) => {
+            let n = expr.parts().map_or(0, |parts| parts.len());
+            format!("{} from {n} parts", model.kind(expr))
         }
     }
 }
@@ -117,7 +117,7 @@ fn why(
     let reasons = reasons.iter().filter(|(name, _)| wanted(name));
     if as_json {
         let all: Vec<Value> = reasons
-            .map(|(name, why)| json!({"name": &**name, "reason": why}))
+            .map(|(name, why)| json!({"name": name, "reason": why.as_str()}))
             .collect();
         return super::write_json(out, &all);
     }

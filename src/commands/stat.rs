@@ -76,7 +76,7 @@ fn summary(
     histogram: bool,
     step: &(dyn Fn(u64) + Sync),
 ) -> crate::Result<Summary> {
-    if !model.is_dequantized(weight.id)
+    if model.tensor(weight.id).is_ok_and(|t| !t.is_dequantized())
         && let Some(wide) = weight.wide(model.raw(weight.id)?)
     {
         return summarize(&wide, histogram, step);

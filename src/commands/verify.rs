@@ -10,7 +10,7 @@ use serde_json::json;
 
 use crate::catalog::{self, OpenOptions, Problem};
 use crate::cli::VerifyArgs;
-use crate::model::{Join, JoinOf, Model, ModelOptions, Origin, TensorId};
+use crate::model::{Expr, Model, ModelOptions, TensorId};
 use crate::parallel;
 use crate::text::{plural, printable};
 use crate::view::View;
@@ -100,26 +100,33 @@ fn module(name: &str) -> Option<&str> {
 fn check_shared_indexes(model: &Model) -> Vec<Problem> {
     let mut problems = Vec::new();
     for &id in model.listing() {
-        if let Ok(Origin::Fused(join) | Origin::Stacked(join)) = model.tensor(id).map(|t| &t.origin)
-            && join.of == JoinOf::Same
-        {
-            problems.extend(check_shared_index(model, id, join));
+        let Ok(tensor) = model.tensor(id) else {
+            continue;
+        };
+        match &tensor.raw {
+            Expr::Same(_) => problems.extend(check_shared_index(model, id, &[tensor.raw])),
+            Expr::Join(join) if matches!(join.parts.first(), Some(Expr::Same(_))) => {
+                problems.extend(check_shared_index(model, id, &join.parts));
+            }
+            _ => {}
         }
     }
     problems
 }
 
-/// One such fusion. The parts of a group (an expert each, in a stack) are compared when the first
-/// byte of the group is read.
-fn check_shared_index(model: &Model, id: TensorId, join: &Join) -> Vec<Problem> {
+/// One such fusion, of one group or of an expert each. A group's parts are compared when its first
+/// byte is read.
+fn check_shared_index(model: &Model, id: TensorId, groups: &[Expr]) -> Vec<Problem> {
     let problem = |group: usize, error: crate::Error| {
         let what = match error {
             crate::Error::Data { problem, .. } => problem,
             other => other.to_string(),
         };
-        let first = join.groups.get(group).and_then(|parts| parts.first());
-        let file = first.map_or("", |part| file_of(model, part.id));
-        let what = match join.groups.len() {
+        let first = groups
+            .get(group)
+            .and_then(|g| g.operands().first()?.alias());
+        let file = first.map_or("", |part| file_of(model, part));
+        let what = match groups.len() {
             1 => what,
             _ => format!("expert {group}: {what}"),
         };
@@ -130,10 +137,9 @@ fn check_shared_index(model: &Model, id: TensorId, join: &Join) -> Vec<Problem> 
         Err(e) => return vec![problem(0, e)],
     };
     // Groups of a stack are of one size.
-    let size = view.len() / join.groups.len().max(1) as u64;
+    let size = view.len() / groups.len().max(1) as u64;
     let mut byte = vec![0; size.min(1) as usize];
-    let groups = 0..join.groups.len();
-    let read = groups.map(|group| (group, view.read_at(group as u64 * size, &mut byte)));
+    let read = (0..groups.len()).map(|group| (group, view.read_at(group as u64 * size, &mut byte)));
     read.filter_map(|(group, read)| Some(problem(group, read.err()?)))
         .collect()
 }

@@ -5,7 +5,6 @@ use std::sync::Arc;
 use crate::dtype::Dtype;
 use crate::export::float_model;
 use crate::model::{Model, TensorId};
-use crate::preview::stored_bytes;
 use crate::statistics::Wide;
 use crate::view::SharedView;
 
@@ -37,20 +36,23 @@ impl Weight {
 pub fn weights(model: &Model) -> Vec<Weight> {
     let weight = |(id, is_values): (TensorId, bool)| {
         let tensor = model.tensor(id).ok()?;
-        let dequantized = model.is_dequantized(id) && is_values;
+        let expr = match is_values {
+            true => tensor.f32_expr(),
+            false => &tensor.raw,
+        };
         Some(Weight {
             id,
-            name: model.name(id).clone(),
+            name: model.name(id).into(),
             is_values,
-            dtype: match dequantized {
+            dtype: match tensor.is_dequantized() && is_values {
                 true => Dtype::F32.name().into(),
                 false => tensor.dtype.name().into(),
             },
             shape: match &tensor.values {
-                Some(values) if is_values => values.shape.clone(),
-                _ => tensor.shape.clone(),
+                Some(values) if is_values => values.shape.into(),
+                _ => tensor.shape.into(),
             },
-            stored_bytes: stored_bytes(model, id),
+            stored_bytes: model.stored_bytes(expr),
         })
     };
     float_model(model).into_iter().filter_map(weight).collect()

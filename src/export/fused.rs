@@ -2,8 +2,8 @@
 
 use std::collections::{HashMap, HashSet};
 
-use super::{Item, joins_stored_bytes, module, stored_ids};
-use crate::model::{Join, Model, Origin, TensorId};
+use super::{Item, joined_stored_bytes, module, stored_ids};
+use crate::model::{Model, TensorId};
 
 /// The tensors of the export, in natural order of their names.
 pub(super) fn items(model: &Model) -> Vec<Item> {
@@ -37,12 +37,12 @@ fn candidates(model: &Model) -> (Vec<Candidate>, Vec<Candidate>) {
         let Ok(tensor) = model.tensor(id) else {
             continue;
         };
-        let parts =
-            |join: &Join| -> Vec<TensorId> { join.groups.iter().flatten().map(|p| p.id).collect() };
-        match &tensor.origin {
-            Origin::Stacked(j) if joins_stored_bytes(model, j) => stacked.push((id, parts(j))),
-            Origin::Fused(j) if joins_stored_bytes(model, j) => fused.push((id, parts(j))),
-            _ => {}
+        let Some(parts) = joined_stored_bytes(model, &tensor.raw) else {
+            continue;
+        };
+        match tensor.raw.is_stack() {
+            true => stacked.push((id, parts)),
+            false => fused.push((id, parts)),
         }
     }
     (stacked, fused)

@@ -16,7 +16,7 @@ const TENSOR_ALIGN: u64 = 64;
 /// The file that holds `items` (in natural order of their names). A tensor named `__metadata__`, as
 /// a manifest may have one, is left out: in this format the name means something else.
 pub(super) fn plan(model: &Model, mut items: Vec<Item>) -> Plan {
-    items.retain(|i| **model.name(i.id) != *METADATA);
+    items.retain(|i| model.name(i.id) != METADATA);
     // No holes are allowed: so those that keep the next one aligned come first.
     items.sort_by_key(|i| !i.nbytes.is_multiple_of(TENSOR_ALIGN));
     let header = header(model, &items);
@@ -52,7 +52,7 @@ fn header(model: &Model, items: &[Item]) -> Vec<u8> {
         if out.len() > 9 {
             out.push(b',');
         }
-        push_json(&mut out, &**model.name(item.id));
+        push_json(&mut out, model.name(item.id));
         out.push(b':');
         let entry = Entry {
             dtype: item.dtype.name(),

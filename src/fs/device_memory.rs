@@ -2,14 +2,15 @@
 
 use std::sync::Arc;
 
-use super::Fs;
-use crate::dtype::{Dtype, ElementType};
+use super::{Answer, Fs};
+use crate::dtype::Dtype;
 use crate::error::Result;
 use crate::gpu::{Arena, Caller, Key, Member, Part, Reply, Sources, Target};
 use crate::ioctl;
-use crate::layout::{Node, Top};
-use crate::model::{Origin, TensorId};
-use crate::view::SharedView;
+use crate::layout::{Node, TensorFile, Top};
+use crate::model::{Array, Expr, TensorId};
+use crate::patience;
+use crate::view::{SharedView, View};
 
 impl Fs {
     /// Answers an ioctl on a file or directory, through `reply`: now, or later from another thread.
@@ -22,18 +23,43 @@ impl Fs {
         input: &[u8],
         uid: u32,
         reply: Reply,
-    ) {
-        let node = Node::from_ino(ino).filter(|&n| self.layout.exists(n));
+    ) -> Answer<()> {
+        let caller = Caller { uid, fh };
+        match Answer::of(self, move |fs| fs.target_of_ioctl(ino, fh, code)) {
+            Answer::Ready(target) => {
+                self.gpu_ioctl(code, input, target, caller, reply);
+                Answer::Ready(())
+            }
+            Answer::Wait(work) => {
+                let input = input.to_vec();
+                Answer::Wait(Box::new(move |fs| {
+                    fs.gpu_ioctl(code, &input, work(fs), caller, reply);
+                }))
+            }
+        }
+    }
+
+    fn target_of_ioctl(&self, ino: u64, fh: Option<u64>, code: u32) -> Result<Option<Target>> {
         let about_it = matches!(code, ioctl::UPLOAD | ioctl::QUERY | ioctl::RELEASE);
-        let target = match node.filter(|_| about_it) {
-            Some(node) => self.target(node, fh).map_err(|e| {
-                log::warn!("{}", crate::text::printable(&e.to_string()));
-                e.errno()
-            }),
-            None => Ok(None),
-        };
-        self.gpu
-            .ioctl(code, input, target, Caller { uid, fh }, reply);
+        match Node::from_ino(ino).filter(|_| about_it) {
+            Some(node) if self.layout.exists(node) => self.target(node, fh),
+            _ => Ok(None),
+        }
+    }
+
+    fn gpu_ioctl(
+        &self,
+        code: u32,
+        input: &[u8],
+        target: Result<Option<Target>>,
+        caller: Caller,
+        reply: Reply,
+    ) {
+        let target = target.map_err(|e| {
+            log::warn!("{}", crate::text::printable(&e.to_string()));
+            e.errno()
+        });
+        self.gpu.ioctl(code, input, target, caller, reply);
     }
 
     /// Ends all GPU use, before the mount is detached: whoever waits for an upload is answered, and
@@ -42,29 +68,23 @@ impl Fs {
         self.gpu.stop();
     }
 
-    /// Whether [`Fs::ioctl`] may have to wait for the disk, or compute for long.
-    pub fn ioctl_may_wait(&self, ino: u64) -> bool {
-        match Node::from_ino(ino) {
-            Some(Node::Top(Top::Tensors)) => self.arena.get().is_none(),
-            _ => self.open_may_wait(ino),
-        }
-    }
-
     /// What there is to upload of a node. `None` for all that is no tensor data.
     fn target(&self, node: Node, fh: Option<u64>) -> Result<Option<Target>> {
         Ok(match node {
-            Node::Top(Top::Tensors) => Some(Target::model(node.ino(), self.arena())),
+            Node::Top(Top::Tensors) => Some(Target::model(node.ino(), self.arena()?)),
             Node::TensorDir(id) => self.raw_target(id, None)?,
-            Node::Raw(id) => self.raw_target(id, self.opened(node, fh))?,
-            Node::F32(id) => self.values_target(id, self.opened(node, fh))?,
-            Node::Npy(id) => self.npy_target(id)?,
+            Node::TensorFile(TensorFile::Raw, id) => self.raw_target(id, self.opened(node, fh))?,
+            Node::TensorFile(TensorFile::F32, id) => {
+                self.values_target(id, self.opened(node, fh))?
+            }
+            Node::TensorFile(TensorFile::Npy, id) => self.npy_target(id)?,
             Node::Export(_) => {
                 let view = match self.opened(node, fh) {
                     Some(view) => view,
                     None => self.view(node)?,
                 };
                 let sources = self.layout.model.catalog.files.iter().cloned().collect();
-                Some(self.of_bytes(node, Part::Export, view, sources))
+                Some(self.bytes_target(node, Part::Export, view, sources))
             }
             _ => None,
         })
@@ -82,30 +102,19 @@ impl Fs {
             return Ok(None);
         };
         // Tied tensors are the same bytes: they share the memory, too.
-        if let Origin::Tied(of) = tensor.origin {
+        if let Some(of) = tensor.raw.alias() {
             return self.raw_target(of, None);
         }
-        let node = Node::Raw(id);
-        let view = match view {
-            Some(view) => view,
-            None => model.raw(id)?,
+        let array = Array {
+            bytes: match view {
+                Some(view) => view,
+                None => model.raw(id)?,
+            },
+            dtype: tensor.dtype.clone(),
+            shape: tensor.shape.into(),
         };
-        let sources = match model.is_stored(id) {
-            // A layer's anchor has the layer's files for its values; its own bytes have one.
-            true => {
-                let files = model.catalog.files_of(id);
-                files
-                    .map(|f| model.catalog.files[f as usize].clone())
-                    .collect()
-            }
-            false => self.sources(id),
-        };
-        Ok(Some(match &tensor.dtype {
-            ElementType::Known(dtype) => {
-                self.of_elements(node, Part::Raw, view, *dtype, &tensor.shape, sources)
-            }
-            ElementType::Other(_) => self.of_bytes(node, Part::Raw, view, sources),
-        }))
+        let node = Node::TensorFile(TensorFile::Raw, id);
+        Ok(Some(self.array_target(node, Part::Raw, array, &tensor.raw)))
     }
 
     fn values_target(&self, id: TensorId, view: Option<SharedView>) -> Result<Option<Target>> {
@@ -113,25 +122,25 @@ impl Fs {
         let Ok(tensor) = model.tensor(id) else {
             return Ok(None);
         };
-        if let Origin::Tied(of) = tensor.origin {
+        if let Some(of) = tensor.raw.alias() {
             return self.values_target(of, None);
         }
-        let view = match view {
+        let Some(values) = &tensor.values else {
+            return Ok(None);
+        };
+        let bytes = match view {
             Some(view) => Some(view),
             None => model.f32(id)?,
         };
-        let (Some(view), Some(values)) = (view, &tensor.values) else {
-            return Ok(None);
-        };
-        let (node, sources) = (Node::F32(id), self.sources(id));
-        Ok(Some(self.of_elements(
-            node,
-            Part::F32,
-            view,
-            Dtype::F32,
-            &values.shape,
-            sources,
-        )))
+        let node = Node::TensorFile(TensorFile::F32, id);
+        Ok(bytes.map(|bytes| {
+            let array = Array {
+                bytes,
+                dtype: Dtype::F32.into(),
+                shape: values.shape.into(),
+            };
+            self.array_target(node, Part::F32, array, tensor.f32_expr())
+        }))
     }
 
     /// The array of a `.npy` file, without the header.
@@ -140,76 +149,62 @@ impl Fs {
         let (Ok(tensor), Some(kind)) = (model.tensor(id), model.npy_kind(id)) else {
             return Ok(None);
         };
-        let (view, dtype) = match kind.of_values {
-            true => (model.f32(id)?, Some(Dtype::F32)),
-            false => (Some(model.raw(id)?), tensor.dtype.known()),
+        let (array, expr) = match kind.of_values {
+            true => (model.values_array(id)?, tensor.f32_expr()),
+            false => (Some(model.raw_array(id)?), &tensor.raw),
         };
-        let (Some(view), Some(dtype)) = (view, dtype) else {
-            return Ok(None);
-        };
-        let (node, sources) = (Node::Npy(id), self.sources(id));
-        Ok(Some(self.of_elements(
-            node,
-            Part::Npy,
-            view,
-            dtype,
-            &kind.shape,
-            sources,
-        )))
+        let node = Node::TensorFile(TensorFile::Npy, id);
+        Ok(array.map(|array| self.array_target(node, Part::Npy, array, expr)))
     }
 
-    fn of_elements(
-        &self,
-        node: Node,
-        part: Part,
-        view: SharedView,
-        dtype: Dtype,
-        shape: &[u64],
-        sources: Sources,
-    ) -> Target {
+    /// An array that is made of `expr`. Of an unknown dtype its plain bytes.
+    fn array_target(&self, node: Node, part: Part, array: Array, expr: &Expr) -> Target {
+        let model = &self.layout.model;
+        let files = model.files_of(expr);
+        let sources = files
+            .iter()
+            .map(|&f| model.catalog.files[f as usize].clone());
+        let target = self.bytes_target(node, part, array.bytes, sources.collect());
+        match array.dtype.is_unknown() {
+            true => target,
+            false => Target {
+                dtype: array.dtype.abi(),
+                shape: array.shape.into(),
+                ..target
+            },
+        }
+    }
+
+    fn bytes_target(&self, node: Node, part: Part, view: SharedView, sources: Sources) -> Target {
         Target {
             key: Key {
                 ino: node.ino(),
                 part,
             },
             path: self.layout.path(node).into(),
+            dtype: 0,
+            shape: [view.len()].into(),
             view,
-            dtype: dtype as u32,
-            shape: shape.into(),
             sources,
             arena: None,
         }
     }
 
-    fn of_bytes(&self, node: Node, part: Part, view: SharedView, sources: Sources) -> Target {
-        let shape = [view.len()];
-        Target {
-            dtype: 0,
-            ..self.of_elements(node, part, view, Dtype::U8, &shape, sources)
+    fn arena(&self) -> Result<&Arc<Arena>> {
+        if self.arena.get().is_none() {
+            patience::take_long()?;
         }
-    }
-
-    /// The files that a tensor's values come from.
-    fn sources(&self, id: TensorId) -> Sources {
-        let model = &self.layout.model;
-        let mut files = Vec::new();
-        model.source_files(id, &mut files);
-        let files = files.iter().map(|&f| &model.catalog.files[f as usize]);
-        files.cloned().collect()
-    }
-
-    fn arena(&self) -> &Arc<Arena> {
-        self.arena.get_or_init(|| {
+        Ok(self.arena.get_or_init(|| {
             let catalog = &self.layout.model.catalog;
             let ids = 0..catalog.tensors.len() as TensorId;
             Arc::new(Arena::new(ids.filter_map(|id| {
                 let file = catalog.files_of(id).next()?;
                 Some(Member {
-                    ino: Node::Raw(id).ino(),
+                    ino: Node::TensorFile(TensorFile::Raw, id).ino(),
                     view: catalog.bytes(id),
                     file: catalog.files.get(file as usize)?.clone(),
                 })
             })))
-        })
+        }))
     }
 }

@@ -1,18 +1,18 @@
-//! Extended attributes: `user.stfs.*` on `raw`, `f32` and `.npy`, each about the file it hangs on,
-//! and `user.stfs.status` on the root.
+//! Extended attributes: `user.stfs.*` on the files of a tensor that hold an array, each about the file
+//! it hangs on, and `user.stfs.status` on the root.
 
-use super::Fs;
+use super::{Answer, Fs};
 use crate::error::{Error, Result};
 use crate::layout::{Node, Top};
 
 /// Linux's limit on one value.
 const MAX_VALUE: usize = 64 << 10;
 
-/// What all of them begin with.
+/// What all names begin with.
 const PREFIX: &str = "user.stfs.";
-/// What a file with values says, in the order of listing.
+/// Of a file that holds an array, in the order of listing.
 const OF_FILES: &[&str] = &["name", "dtype", "shape", "origin"];
-/// What the root says.
+/// Of the root.
 const OF_ROOT: &[&str] = &["status"];
 
 impl Fs {
@@ -20,59 +20,75 @@ impl Fs {
     /// nothing is worked out before it is clear that the name is one of ours.
     ///
     /// # Errors
-    /// ENODATA where there is none of that name.
-    pub fn getxattr(&self, ino: u64, name: &str) -> Result<Vec<u8>> {
+    /// ENODATA: there is none of that name.
+    pub fn getxattr(&self, ino: u64, name: &str) -> Answer<Result<Vec<u8>>> {
+        let none = || Error::other(libc::ENODATA, "no such attribute");
         let key = name.strip_prefix(PREFIX);
-        key.zip(Node::from_ino(ino))
-            .and_then(|(key, node)| self.xattr(node, key))
-            .ok_or_else(|| Error::other(libc::ENODATA, "no such attribute"))
+        match key.zip(Node::from_ino(ino)) {
+            None => Answer::Ready(Err(none())),
+            Some((key, node)) => {
+                let key = key.to_string();
+                Answer::of(self, move |fs| fs.xattr(node, &key)?.ok_or_else(none))
+            }
+        }
     }
 
     /// The names, each with a NUL after it.
-    pub fn listxattr(&self, ino: u64) -> Vec<u8> {
-        let Some(node) = Node::from_ino(ino) else {
-            return Vec::new();
-        };
-        let keys = match node {
-            Node::Top(Top::Root) => OF_ROOT,
-            _ => OF_FILES,
-        };
-        // The root's status is much work, and always there.
-        let is_there = |key: &&&str| keys == OF_ROOT || self.xattr(node, key).is_some();
-        let mut out = String::new();
-        for key in keys.iter().filter(is_there) {
-            out.push_str(PREFIX);
-            out.push_str(key);
-            out.push('\0');
-        }
-        out.into_bytes()
+    pub fn listxattr(&self, ino: u64) -> Answer<Result<Vec<u8>>> {
+        Answer::of(self, move |fs| {
+            let mut out = String::new();
+            for key in fs.xattr_keys(ino)? {
+                out.push_str(PREFIX);
+                out.push_str(key);
+                out.push('\0');
+            }
+            Ok(out.into_bytes())
+        })
     }
 
-    /// The value of `user.stfs.<key>`.
-    fn xattr(&self, node: Node, key: &str) -> Option<Vec<u8>> {
-        let id = match node {
-            Node::Top(Top::Root) => return (key == "status").then(|| self.status_json()),
-            Node::Raw(id) | Node::F32(id) | Node::Npy(id) if self.layout.exists(node) => id,
-            _ => return None,
+    fn xattr_keys(&self, ino: u64) -> Result<Vec<&'static str>> {
+        let mut keys = Vec::new();
+        match Node::from_ino(ino) {
+            // The status is much work, and always there.
+            Some(Node::Top(Top::Root)) => keys.extend(OF_ROOT),
+            Some(node) => {
+                for key in OF_FILES {
+                    if self.xattr(node, key)?.is_some() {
+                        keys.push(*key);
+                    }
+                }
+            }
+            None => {}
+        }
+        Ok(keys)
+    }
+
+    /// The value of `user.stfs.<key>`, if the node has it.
+    fn xattr(&self, node: Node, key: &str) -> Result<Option<Vec<u8>>> {
+        let (file, id) = match node {
+            Node::Top(Top::Root) if OF_ROOT.contains(&key) => return self.status_json().map(Some),
+            Node::TensorFile(file, id) if OF_FILES.contains(&key) => (file, id),
+            _ => return Ok(None),
         };
         let model = &self.layout.model;
-        let tensor = model.tensor(id).ok()?;
-        let npy_of_raw = || model.npy_kind(id).is_some_and(|n| !n.of_values);
-        let of_raw = matches!(node, Node::Raw(_)) || matches!(node, Node::Npy(_)) && npy_of_raw();
-        let (dtype, shape) = match &tensor.values {
-            Some(v) if !of_raw => ("F32", &v.shape),
-            _ => (tensor.dtype.name(), &tensor.shape),
+        if !self.layout.exists(node) {
+            return Ok(None);
+        }
+        let tensor = model.tensor(id).ok();
+        let Some((tensor, shown)) =
+            tensor.and_then(|t| (file.row().shown)(model, id, &t).map(|shown| (t, shown)))
+        else {
+            return Ok(None);
         };
         let value = match key {
             "name" => model.name(id).to_string(),
-            "dtype" => dtype.into(),
+            "dtype" => shown.dtype.name().to_string(),
             "shape" => {
-                let sizes: Vec<String> = shape.iter().map(u64::to_string).collect();
+                let sizes: Vec<String> = shown.shape.iter().map(u64::to_string).collect();
                 sizes.join(",")
             }
-            "origin" => tensor.origin.kind().into(),
-            _ => return None,
+            _ => model.kind(&tensor.raw).to_string(),
         };
-        (value.len() <= MAX_VALUE).then(|| value.into_bytes())
+        Ok((value.len() <= MAX_VALUE).then(|| value.into_bytes()))
     }
 }

@@ -11,16 +11,17 @@ use std::thread::JoinHandle;
 use fuser::{BackgroundSession, Config, MountOption, Session, SessionACL};
 
 use super::FuseFs;
+use super::gate::SPARE;
 use crate::error::{Error, Result};
 use crate::fs::Fs;
-use crate::workers::Workers;
 
 /// How to mount.
 #[derive(Debug, Clone)]
 pub struct MountOptions {
     /// Let other users see the mount (file permissions still count).
     pub allow_other: bool,
-    /// Request threads. A cold page blocks its thread, so this is sized for disks, not for cores.
+    /// Request threads that may wait for source files. A cold page blocks its thread, so this is sized
+    /// for disks, not for cores.
     pub threads: usize,
 }
 
@@ -31,12 +32,12 @@ const READ_AHEAD_KB: &str = "1024";
 pub struct Mounted {
     /// The session's thread, which ends when the mount does; taken by who waits for it.
     session: Option<JoinHandle<std::io::Result<()>>>,
-    place: Place,
+    place: MountPlace,
 }
 
 /// Where a mount is, and which of those there it is.
 #[derive(Debug, Clone)]
-pub struct Place {
+pub struct MountPlace {
     path: PathBuf,
     /// `st_dev` of the mount: 0 if it could not be asked.
     device: u64,
@@ -53,7 +54,7 @@ pub fn mount(fs: Arc<Fs>, mountpoint: &Path, options: &MountOptions) -> Result<M
     check_device()?;
     let source = fs.layout.model.catalog.model.to_string();
     let config = config(&source, options);
-    let filesystem = FuseFs::new(fs, Workers::new(options.threads));
+    let filesystem = FuseFs::new(fs, options.threads.max(1));
     let session = Session::new(filesystem, &mountpoint, &config)
         .map_err(|e| explain(e, &mountpoint, options))?;
     let session = session
@@ -64,7 +65,7 @@ pub fn mount(fs: Arc<Fs>, mountpoint: &Path, options: &MountOptions) -> Result<M
     raise_read_ahead(device);
     Ok(Mounted {
         session: Some(session),
-        place: Place {
+        place: MountPlace {
             path: mountpoint,
             device,
         },
@@ -93,7 +94,7 @@ fn config(source: &str, options: &MountOptions) -> Config {
         true => SessionACL::All,
         false => SessionACL::Owner,
     };
-    config.n_threads = Some(options.threads.max(1));
+    config.n_threads = Some(options.threads.max(1) + SPARE);
     // A queue of its own for each thread; as an ordinary user /dev/fuse may not be opened again.
     config.clone_fd = std::fs::File::options()
         .read(true)
@@ -198,7 +199,7 @@ fn thread_of(session: BackgroundSession) -> JoinHandle<std::io::Result<()>> {
 
 impl Mounted {
     /// Where it is mounted.
-    pub fn place(&self) -> &Place {
+    pub fn place(&self) -> &MountPlace {
         &self.place
     }
 
@@ -227,7 +228,7 @@ impl Drop for Mounted {
     }
 }
 
-impl Place {
+impl MountPlace {
     /// The mountpoint, absolute and without links.
     pub fn path(&self) -> &Path {
         &self.path

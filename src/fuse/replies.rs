@@ -1,11 +1,14 @@
-//! What the kernel is told: attributes, entries, listings, errors.
+//! Replies in the kernel's terms: attributes, entries, listings, errors.
 
 use std::time::{Duration, SystemTime};
 
-use fuser::{Errno, FileAttr, FileType, Generation, INodeNo, ReplyEntry, ReplyXattr};
+use fuser::{
+    Errno, FileAttr, FileType, Generation, INodeNo, ReplyDirectory, ReplyDirectoryPlus, ReplyEntry,
+    ReplyXattr,
+};
 
 use crate::error::Error;
-use crate::fs::{Attr, Fs};
+use crate::fs::{Attr, Entries};
 use crate::layout::Kind;
 
 /// The tree never changes, so the kernel may remember all of it.
@@ -75,11 +78,11 @@ fn absent() -> FileAttr {
     }
 }
 
-pub(super) fn reply_entry(fs: &Fs, parent: u64, name: &str, reply: ReplyEntry) {
-    match fs.lookup(parent, name) {
-        Ok(attr) => reply.entry(&TTL, &file_attr(&attr), Generation(0)),
+pub(super) fn reply_entry(found: &Result<Attr, Error>, reply: ReplyEntry) {
+    match found {
+        Ok(attr) => reply.entry(&TTL, &file_attr(attr), Generation(0)),
         Err(Error::NotFound(_)) => reply.entry(&TTL, &absent(), Generation(0)),
-        Err(e) => reply.error(logged(&e)),
+        Err(e) => reply.error(logged(e)),
     }
 }
 
@@ -92,27 +95,39 @@ pub(super) fn reply_xattr(value: Result<Vec<u8>, Error>, size: u32, reply: Reply
     }
 }
 
-/// `.` and `..` come first; the positions of the rest follow.
-const DOTS: u64 = 2;
+/// A reply to a listing, which takes entries as long as there is room.
+pub(super) trait Listed: Entries {
+    /// The listing ended so.
+    fn ended(self, listed: Result<(), Error>);
+}
 
-/// Lists a directory from a position on, `.` and `..` included.
-pub(super) fn list(
-    fs: &Fs,
-    ino: u64,
-    offset: u64,
-    with_attrs: bool,
-    mut add: impl FnMut(u64, &str, Attr) -> bool,
-) -> Result<(), Error> {
-    for (position, name, which) in [(0, ".", ino), (1, "..", fs.parent(ino))] {
-        if offset <= position {
-            let attr = fs.getattr(which)?;
-            if !add(position + 1, name, attr) {
-                return Ok(());
-            }
+impl Entries for ReplyDirectory {
+    fn add(&mut self, next: u64, name: &str, attr: &Attr) -> bool {
+        !ReplyDirectory::add(self, INodeNo(attr.ino), next, file_type(attr.kind), name)
+    }
+}
+
+impl Listed for ReplyDirectory {
+    fn ended(self, listed: Result<(), Error>) {
+        match listed {
+            Ok(()) => self.ok(),
+            Err(e) => self.error(errno(&e)),
         }
     }
-    let from = offset.saturating_sub(DOTS);
-    fs.readdir(ino, from, with_attrs, |next, name, attr| {
-        add(next + DOTS, name, attr)
-    })
+}
+
+impl Entries for ReplyDirectoryPlus {
+    fn add(&mut self, next: u64, name: &str, attr: &Attr) -> bool {
+        let node = file_attr(attr);
+        !ReplyDirectoryPlus::add(self, node.ino, next, name, &TTL, &node, Generation(0))
+    }
+}
+
+impl Listed for ReplyDirectoryPlus {
+    fn ended(self, listed: Result<(), Error>) {
+        match listed {
+            Ok(()) => self.ok(),
+            Err(e) => self.error(errno(&e)),
+        }
+    }
 }

@@ -152,14 +152,16 @@ fn tensor(core: &Arc<Core>, code: u32, input: &[u8], target: Target, caller: Cal
     }
     let engine = core.clone();
     // The files' paths lead to disks, which may take their time.
-    core.lookups.run(move || {
+    let looked_up = move || {
         ask.look();
         match code {
             ioctl::UPLOAD => engine.upload(ask),
             ioctl::QUERY => engine.query(ask),
             _ => engine.release(ask),
         }
-    });
+    };
+    // Dropped if there is no room for it, which answers EIO.
+    let _ = core.lookups.run(looked_up);
 }
 
 /// What can be said of a request without looking at the table.

@@ -74,15 +74,12 @@ impl Layout {
     pub fn source_changed(&self, node: Node) -> bool {
         let catalog = &self.model.catalog;
         match node {
-            Node::Raw(id) | Node::F32(id) | Node::Npy(id) | Node::Preview(id) => {
-                let mut files = Vec::new();
-                self.model.source_files(id, &mut files);
-                files.sort_unstable();
-                files.dedup();
+            Node::TensorFile(file, id) if file.row().reads_sources => {
+                let files = self.model.source_files(id);
                 files.iter().any(|&f| catalog.files[f as usize].changed())
             }
             Node::Export(_) => catalog.files.iter().any(|f| f.changed()),
-            Node::File(i) => self.other_file(i).is_some_and(|f| f.changed()),
+            Node::Other(i) => self.other_file(i).is_some_and(|f| f.changed()),
             // Made from headers, which are in memory.
             _ => false,
         }

@@ -1,11 +1,13 @@
 //! Files that are made whole: `model.json`, `index.json` and the exports. At 100,000 tensors each
-//! is tens of megabytes and a good part of a second, so all who have one open at a time share what
-//! was made, it goes with the last of them, and its size is remembered.
+//! is tens of megabytes and a good part of a second, so all open files share what was made, it is
+//! dropped with the last of them, and its size is remembered.
 
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError, Weak};
 
 use super::{Layout, Node, Top};
+use crate::error::Result;
 use crate::export::{Export, Plan};
+use crate::patience;
 use crate::view::{Bytes, SharedView};
 
 /// What is made of one such file.
@@ -24,32 +26,50 @@ impl<T: ?Sized> Default for Generated<T> {
 }
 
 impl<T: ?Sized> Generated<T> {
-    /// What others hold, or else makes it. Who asks meanwhile waits, and does not make another.
-    fn get(&self, make: impl FnOnce() -> Arc<T>) -> Arc<T> {
-        let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
-        made.as_ref().and_then(Weak::upgrade).unwrap_or_else(|| {
-            let new = make();
-            *made = Some(Arc::downgrade(&new));
-            new
-        })
+    /// What an open file holds, or else makes it. Callers meanwhile wait, and do not make another.
+    ///
+    /// # Errors
+    /// It must be made, or is being made, and the thread must not wait.
+    fn get(&self, make: impl FnOnce() -> Arc<T>) -> Result<Arc<T>> {
+        let mut made = self.lock()?;
+        if let Some(held) = made.as_ref().and_then(Weak::upgrade) {
+            return Ok(held);
+        }
+        patience::take_long()?;
+        let new = make();
+        *made = Some(Arc::downgrade(&new));
+        Ok(new)
     }
 
-    /// The file's length, for which it must be made. It is remembered where all that it depends on
-    /// is known for good.
-    fn len(
-        &self,
-        is_final: bool,
-        make: impl FnOnce() -> Arc<T>,
-        len: impl FnOnce(&T) -> u64,
-    ) -> u64 {
-        match is_final {
-            true => *self.len.get_or_init(|| len(&self.get(make))),
-            false => len(&self.get(make)),
+    fn lock(&self) -> Result<MutexGuard<'_, Option<Weak<T>>>> {
+        match self.made.try_lock() {
+            Ok(made) => Ok(made),
+            Err(TryLockError::Poisoned(e)) => Ok(e.into_inner()),
+            Err(TryLockError::WouldBlock) => {
+                patience::take_long()?;
+                Ok(self.made.lock().unwrap_or_else(PoisonError::into_inner))
+            }
         }
     }
 
-    fn is_measured(&self) -> bool {
-        self.len.get().is_some()
+    /// The file's length, for which it must be made. It is remembered if all that it depends on is
+    /// known for good.
+    fn len(
+        &self,
+        is_final: impl FnOnce() -> bool,
+        make: impl FnOnce() -> Arc<T>,
+        len: impl FnOnce(&T) -> u64,
+    ) -> Result<u64> {
+        if let Some(&known) = self.len.get() {
+            return Ok(known);
+        }
+        // Asked first: facts that become known while it is made may not be in it.
+        let is_final = is_final();
+        let len = len(&*self.get(make)?);
+        Ok(match is_final {
+            true => *self.len.get_or_init(|| len),
+            false => len,
+        })
     }
 }
 
@@ -78,43 +98,38 @@ impl Layout {
 
     /// The bytes of `model.json`, `index.json` or an export; `None` for other nodes. Waits for
     /// facts, and may compute for long.
-    pub fn generated_view(&self, node: Node) -> Option<SharedView> {
-        Some(match node {
+    ///
+    /// # Errors
+    /// The thread must not wait for it.
+    pub fn generated_view(&self, node: Node) -> Result<Option<SharedView>> {
+        Ok(match node {
             Node::Top(top @ (Top::ModelJson | Top::IndexJson)) => {
-                Arc::new(Bytes(self.json(top).get(|| self.make_json(top))))
+                let json = self.json(top).get(|| self.make_json(top))?;
+                Some(Arc::new(Bytes(json)))
             }
             Node::Export(e) => {
-                let plan = self.generated.exports[e as usize].get(|| e.plan(&self.model).into());
-                Arc::new(plan.view(self.model.clone()))
+                let plan = self.generated.exports[e as usize].get(|| e.plan(&self.model).into())?;
+                Some(Arc::new(plan.view(self.model.clone())))
             }
-            _ => return None,
+            _ => None,
         })
     }
 
     /// The length of the same.
-    pub(super) fn generated_len(&self, node: Node) -> Option<u64> {
-        let is_final = self.model.is_whole();
-        Some(match node {
+    pub(super) fn generated_len(&self, node: Node) -> Result<Option<u64>> {
+        let is_final = || self.model.is_whole();
+        let len = match node {
             Node::Top(top @ (Top::ModelJson | Top::IndexJson)) => {
-                self.json(top)
-                    .len(is_final, || self.make_json(top), |bytes| bytes.len() as u64)
+                let make = || self.make_json(top);
+                self.json(top).len(is_final, make, |json| json.len() as u64)
             }
-            Node::Export(e) => self.generated.exports[e as usize].len(
-                is_final,
-                || e.plan(&self.model).into(),
-                Plan::len,
-            ),
-            _ => return None,
-        })
-    }
-
-    /// Whether a node is such a file and its length is not known yet.
-    pub(super) fn is_unmeasured(&self, node: Node) -> bool {
-        match node {
-            Node::Top(top @ (Top::ModelJson | Top::IndexJson)) => !self.json(top).is_measured(),
-            Node::Export(e) => !self.generated.exports[e as usize].is_measured(),
-            _ => false,
-        }
+            Node::Export(e) => {
+                let make = || e.plan(&self.model).into();
+                self.generated.exports[e as usize].len(is_final, make, Plan::len)
+            }
+            _ => return Ok(None),
+        };
+        len.map(Some)
     }
 }
 
@@ -130,16 +145,34 @@ mod tests {
             made.set(made.get() + 1);
             vec![7; 5].into()
         };
-        assert_eq!(generated.len(false, make, |_| 4), 4);
-        assert!(!generated.is_measured());
+        assert_eq!(generated.len(|| false, make, |_| 4).unwrap(), 4);
+        assert_eq!(generated.len.get(), None);
         made.set(0);
-        assert_eq!(generated.len(true, make, |b| b.len() as u64), 5);
-        assert_eq!((generated.len(true, make, |_| 0), made.get()), (5, 1));
-        let (a, b) = (generated.get(make), generated.get(make));
+        assert_eq!(generated.len(|| true, make, |b| b.len() as u64).unwrap(), 5);
+        assert_eq!(generated.len(|| true, make, |_| 0).unwrap(), 5);
+        assert_eq!(made.get(), 1);
+        let (a, b) = (generated.get(make).unwrap(), generated.get(make).unwrap());
         assert!(Arc::ptr_eq(&a, &b));
         assert_eq!(made.get(), 2);
         drop((a, b));
-        let _c = generated.get(make);
+        let _c = generated.get(make).unwrap();
         assert_eq!(made.get(), 3);
+    }
+
+    #[test]
+    fn nothing_is_made_on_a_request_thread() {
+        use patience::{Patience, attempt, with};
+        let generated: Generated<[u8]> = Generated::default();
+        let make = || -> Arc<[u8]> { vec![7; 5].into() };
+        let impatient = || {
+            with(Patience::Sources, || {
+                attempt(|| generated.get(make).is_ok())
+            })
+        };
+        assert_eq!(impatient(), (false, true));
+        let _held = generated.get(make).unwrap();
+        assert_eq!(impatient(), (true, false));
+        let _locked = generated.made.lock().unwrap();
+        assert_eq!(impatient(), (false, true));
     }
 }

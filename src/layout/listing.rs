@@ -2,103 +2,101 @@
 
 use std::borrow::Cow;
 
-use super::{Layout, Node, Top};
+use super::{Layout, Node, Place, TensorFile, Top};
+use crate::error::Result;
 use crate::export::Export;
+use crate::patience;
 use crate::tree::DirIndex;
+
+/// Takes `(position, name, node)`; `false`: no more.
+type Add<'a> = &'a mut dyn FnMut(u64, &str, Node) -> bool;
 
 impl Layout {
     /// Calls `add(position, name, node)` for the entries of `dir` from position `from` on, until it
-    /// answers `false`. Positions are stable. Waits for facts where the listing depends on them;
-    /// what depends on one that cannot be read is left out.
-    pub fn list(&self, dir: Node, from: u64, mut add: impl FnMut(u64, &str, Node) -> bool) {
+    /// answers `false`. Positions are stable: that of an entry that is left out stays unused. Waits for
+    /// facts if the listing depends on them; what depends on one that cannot be read is left out.
+    ///
+    /// # Errors
+    /// The thread must not wait for the next entry, or for the whole list. What was added is right.
+    pub fn list(&self, dir: Node, from: u64, add: Add<'_>) -> Result<()> {
         let from = usize::try_from(from).unwrap_or(usize::MAX);
-        let mut each = |entries: &mut dyn Iterator<Item = (Cow<str>, Node)>| {
-            // The position of an entry that is left out stays unused.
-            for (i, (name, node)) in entries.enumerate() {
-                if !add((from + i) as u64, &name, node) {
-                    break;
-                }
-            }
-        };
         match dir {
-            Node::Top(Top::Root) => each(
-                &mut Top::entries()
-                    .filter(|(top, ..)| self.exists(Node::Top(*top)))
-                    .skip(from)
-                    .map(|(top, name, _)| (name.into(), Node::Top(top))),
-            ),
-            Node::Top(Top::Tensors) => each(
-                &mut self
-                    .model
-                    .listing()
-                    .iter()
-                    .skip(from)
-                    .map(|&id| (self.model.file_name(id), Node::TensorDir(id))),
-            ),
-            Node::Top(Top::Npy) => self.list_files(from, ".npy", Node::Npy, add),
-            Node::Top(Top::Preview) => self.list_files(from, ".png", Node::Preview, add),
+            Node::Top(Top::Root) => {
+                let rest = Top::entries().skip(from);
+                self.each(
+                    from,
+                    rest.map(|(top, name)| (name.into(), Node::Top(top))),
+                    add,
+                )
+            }
+            Node::Top(Top::Tensors) => {
+                // All that is listed exists.
+                for (i, &id) in self.listing()?.iter().enumerate().skip(from) {
+                    if !add(i as u64, &self.model.file_name(id), Node::TensorDir(id)) {
+                        break;
+                    }
+                }
+                Ok(())
+            }
             Node::Top(Top::Tree) => self.list_tree(0, from, add),
             Node::TreeDir(i) => self.list_tree(i, from, add),
-            Node::Top(Top::Export) => each(
-                &mut Export::ALL
-                    .into_iter()
-                    .filter(|e| self.exists(Node::Export(*e)))
-                    .skip(from)
-                    .map(|e| (e.name().into(), Node::Export(e))),
-            ),
-            Node::Top(Top::Files) => each(
-                &mut self
-                    .other_files
-                    .iter()
-                    .enumerate()
-                    .skip(from)
-                    .map(|(i, f)| (f.name.as_str().into(), Node::File(i as u32))),
-            ),
-            Node::TensorDir(id) => {
-                let all = [
-                    ("raw", Node::Raw(id)),
-                    ("f32", Node::F32(id)),
-                    ("meta.json", Node::Meta(id)),
-                ];
-                each(
-                    &mut all
-                        .into_iter()
-                        .filter(|(_, n)| self.exists(*n))
-                        .skip(from)
-                        .map(|(name, node)| (name.into(), node)),
-                );
+            Node::Top(Top::Export) => {
+                let rest = Export::ALL.into_iter().skip(from);
+                self.each(from, rest.map(|e| (e.name().into(), Node::Export(e))), add)
             }
-            _ => {}
+            Node::Top(Top::Files) => {
+                let rest = self.other_files.iter().zip(0..).skip(from);
+                let rest = rest.map(|(f, i)| (Cow::from(&f.name), Node::Other(i)));
+                self.each(from, rest, add)
+            }
+            Node::Top(top) => match TensorFile::beside(top) {
+                Some((file, suffix)) if file.row().listed => {
+                    let entry = |&id| {
+                        let name = format!("{}{suffix}", self.model.file_name(id));
+                        (name.into(), Node::TensorFile(file, id))
+                    };
+                    self.each(from, self.listing()?.iter().skip(from).map(entry), add)
+                }
+                _ => Ok(()),
+            },
+            Node::TensorDir(id) => {
+                let listed = TensorFile::all().filter(|row| row.listed);
+                let inside = listed.filter_map(|row| match row.place {
+                    Place::Inside(name) => Some((name.into(), Node::TensorFile(row.file, id))),
+                    Place::Beside { .. } => None,
+                });
+                self.each(from, inside.skip(from), add)
+            }
+            _ => Ok(()),
         }
     }
 
-    /// One file a tensor, where there is one.
-    fn list_files(
+    /// Adds those of the entries that exist; the first stands at position `from`.
+    fn each<'a>(
         &self,
         from: usize,
-        suffix: &str,
-        node: fn(u32) -> Node,
-        mut add: impl FnMut(u64, &str, Node) -> bool,
-    ) {
-        for (i, &id) in self.model.listing().iter().enumerate().skip(from) {
-            if !self.exists(node(id)) {
-                continue;
-            }
-            let name = format!("{}{suffix}", self.model.file_name(id));
-            if !add(i as u64, &name, node(id)) {
-                break;
+        entries: impl Iterator<Item = (Cow<'a, str>, Node)>,
+        add: Add<'_>,
+    ) -> Result<()> {
+        for (i, (name, node)) in entries.enumerate() {
+            match self.try_exists(node) {
+                Ok(true) if !add((from + i) as u64, &name, node) => break,
+                Err(e) if patience::is_refused() => return Err(e),
+                Ok(_) | Err(_) => {}
             }
         }
+        Ok(())
     }
 
-    fn list_tree(&self, dir: DirIndex, from: usize, mut add: impl FnMut(u64, &str, Node) -> bool) {
-        let Some(entries) = self.tree().dir(dir).map(|d| &d.entries) else {
-            return;
+    fn list_tree(&self, dir: DirIndex, from: usize, add: Add<'_>) -> Result<()> {
+        let Some(dir_of_tree) = self.tree()?.dir(dir) else {
+            return Ok(());
         };
-        for (i, (name, branch)) in entries.iter().enumerate().skip(from) {
+        for (i, (name, branch)) in dir_of_tree.entries.iter().enumerate().skip(from) {
             if !add(i as u64, name, super::tree_node(dir, *branch)) {
                 break;
             }
         }
+        Ok(())
     }
 }

@@ -1,171 +1,230 @@
 //! Which synthetic names a model might have: one pass over its names.
 
-use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use super::rules::{FUSED, FusedRule, STACKED, StackedRule};
 use super::tied;
 use crate::catalog::Catalog;
+use crate::names::NameTable;
 use crate::quant::{Recognized, Target};
+use crate::reason::Reason;
 
-/// A way to make a synthetic tensor.
+/// A way to make a synthetic tensor. What it joins follows from the tensor's name.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Recipe {
-    /// `prefix` + each of the rule's parts + `suffix`, joined.
+pub(super) enum Candidate {
+    /// `<prefix><part>.S` for each of the rule's parts, joined.
     Fused {
         rule: &'static FusedRule,
-        prefix: Box<str>,
-        suffix: Box<str>,
+        /// Bytes of the name before the rule's `fused`.
+        prefix: u32,
     },
-    /// `prefix` + `experts.e.` + each part + `suffix`, joined within e, stacked over e.
+    /// `<prefix>e.<part>.S` for each part, joined within expert e, stacked over e.
     Stacked {
         rule: &'static StackedRule,
         /// Which spelling of the rule's parts.
-        set: usize,
-        /// Up to and with `experts.`.
-        prefix: Box<str>,
-        suffix: Box<str>,
+        set: u32,
+        /// Bytes of the name up to and with `experts.`.
+        prefix: u32,
         /// The highest expert seen, plus one.
         experts: u32,
     },
     /// The values of a layer.
     Dequantized(u32),
     /// A second name of the embedding, or why not.
-    Tied { embedding: Result<Arc<str>, String> },
+    Tied { embedding: Result<Arc<str>, Reason> },
 }
 
-impl Recipe {
+impl Candidate {
     /// The order of the contract's table: of two rules for one name the lower wins.
-    fn precedence(&self) -> usize {
+    fn precedence(&self) -> u32 {
         match self {
-            Recipe::Fused { .. } => 0,
-            Recipe::Stacked { set, .. } => 1 + set,
-            Recipe::Dequantized(_) => 10,
-            Recipe::Tied { .. } => 11,
+            Candidate::Fused { .. } => 0,
+            Candidate::Stacked { set, .. } => 1 + set,
+            Candidate::Dequantized(_) => 10,
+            Candidate::Tied { .. } => 11,
         }
     }
 }
 
-/// Names in order of discovery, each with its recipes.
+/// The names that synthetic tensors might have, in order of discovery, each with its candidates.
 #[derive(Default)]
-struct Found {
-    names: Vec<(Arc<str>, Vec<Recipe>)>,
-    place: HashMap<Arc<str>, usize>,
+pub(super) struct Candidates {
+    /// The names.
+    pub names: NameTable,
+    /// By name, then best first.
+    all: Vec<(u32, Candidate)>,
+    /// Where each name's candidates begin in `all`; and the end.
+    starts: Vec<u32>,
 }
 
-impl Found {
-    fn at(&mut self, name: String) -> &mut Vec<Recipe> {
-        let name: Arc<str> = name.into();
-        let next = self.names.len();
-        let i = *self.place.entry(name.clone()).or_insert(next);
-        if i == next {
-            self.names.push((name, Vec::new()));
+impl Candidates {
+    /// The candidates of the name of that number, best first.
+    pub fn of(&self, name: usize) -> impl Iterator<Item = &Candidate> {
+        let run = self.starts[name] as usize..self.starts[name + 1] as usize;
+        self.all[run].iter().map(|(_, candidate)| candidate)
+    }
+
+    /// No names.
+    pub fn none() -> Candidates {
+        Candidates::sorted(NameTable::default(), Vec::new())
+    }
+
+    /// All names that synthetic tensors of a model might have. A stored tensor wins over a synthetic
+    /// one of its name.
+    pub fn find(catalog: &Catalog, recognized: &[Recognized]) -> Candidates {
+        let (mut dequantized, mut seen) = (Vec::new(), HashSet::new());
+        let mut builder = Builder::new(catalog);
+        for (i, layer) in recognized.iter().enumerate() {
+            if let Target::Named(name) = &layer.target {
+                builder.add(name, Candidate::Dequantized(i as u32));
+                if seen.insert(name.as_str()) {
+                    dequantized.push(name.as_str());
+                }
+            }
         }
-        &mut self.names[i].1
+        // Names that are only promised (an incomplete download) count: the fusion they belong to is
+        // then missing a part, not complete without it.
+        let stored = catalog.tensors.iter().map(|t| t.name);
+        let absent = catalog.absent.iter().map(|name| &**name);
+        for name in stored.chain(absent).chain(dequantized.iter().copied()) {
+            builder.add_joins(name);
+        }
+        if let Some(embedding) = tied::candidate(catalog, &dequantized) {
+            builder.add("lm_head.weight", Candidate::Tied { embedding });
+        }
+        builder.done()
+    }
+
+    /// Of names and candidates in any order; a name's own in the order given.
+    fn sorted(names: NameTable, mut all: Vec<(u32, Candidate)>) -> Candidates {
+        all.sort_by_key(|(name, candidate)| (*name, candidate.precedence()));
+        let mut starts = vec![0; names.len() + 1];
+        for (name, _) in &all {
+            starts[*name as usize + 1] += 1;
+        }
+        for i in 1..starts.len() {
+            starts[i] += starts[i - 1];
+        }
+        Candidates { names, all, starts }
+    }
+
+    /// Of a list, for tests.
+    #[cfg(test)]
+    pub fn from_list(list: Vec<(String, Candidate)>) -> Candidates {
+        let mut names = NameTable::default();
+        let numbered = list.into_iter().map(|(name, candidate)| {
+            let number = names.add(&name).unwrap_or_else(|number| number);
+            (number, candidate)
+        });
+        let all = numbered.collect();
+        Candidates::sorted(names, all)
     }
 }
 
-/// All names that synthetic tensors might have, best recipe first. Stored names are left out: a
-/// stored tensor wins.
-pub(super) fn generate(
-    catalog: &Catalog,
-    recognized: &[Recognized],
-) -> Vec<(Arc<str>, Vec<Recipe>)> {
-    let mut found = Found::default();
-    for (i, r) in recognized.iter().enumerate() {
-        if let Target::Named(name) = &r.target {
-            found.at(name.clone()).push(Recipe::Dequantized(i as u32));
+/// Candidates, being found.
+struct Builder<'a> {
+    catalog: &'a Catalog,
+    names: NameTable,
+    all: Vec<(u32, Candidate)>,
+    /// Where a join was added last: the parts of one come in a row, nearly always.
+    joins: HashMap<(u32, u32), usize>,
+}
+
+impl<'a> Builder<'a> {
+    fn new(catalog: &'a Catalog) -> Builder<'a> {
+        Builder {
+            catalog,
+            names: NameTable::default(),
+            all: Vec::new(),
+            joins: HashMap::new(),
         }
     }
-    let dequantized: Vec<Arc<str>> = found.names.iter().map(|(n, _)| n.clone()).collect();
-    // Names that are only promised (an incomplete download) count: the fusion they belong to is
-    // then missing a part, not complete without it.
-    let stored = catalog.tensors.iter().map(|t| t.name);
-    let absent = catalog.absent.iter().map(|name| &**name);
-    let dequantized_names = dequantized.iter().map(|name| &**name);
-    for name in stored.chain(absent).chain(dequantized_names) {
-        add_joins(&mut found, name);
-    }
-    if let Some(embedding) = tied::candidate(catalog, &dequantized) {
-        found
-            .at("lm_head.weight".into())
-            .push(Recipe::Tied { embedding });
-    }
-    let mut names = found.names;
-    names.retain(|(name, _)| catalog.find(name).is_none() && !catalog.absent.contains(name));
-    for (_, recipes) in &mut names {
-        recipes.sort_by_key(Recipe::precedence);
-    }
-    names
-}
 
-/// If `name` is `P.<part>.S` of some rule: the names it might be joined into.
-fn add_joins(found: &mut Found, name: &str) {
-    let Some((module, suffix)) = name.rsplit_once('.') else {
-        return;
-    };
-    let (prefix, part) = match module.rfind('.') {
-        Some(dot) => module.split_at(dot + 1),
-        None => ("", module),
-    };
-    for rule in FUSED.iter().filter(|r| r.parts.contains(&part)) {
-        let recipes = found.at(format!("{prefix}{}.{suffix}", rule.fused));
-        let recipe = Recipe::Fused {
-            rule,
-            prefix: prefix.into(),
-            suffix: suffix.into(),
+    fn done(self) -> Candidates {
+        Candidates::sorted(self.names, self.all)
+    }
+
+    /// The number of a name, unless a file holds it, or promises to.
+    fn number(&mut self, name: &str) -> Option<u32> {
+        if self.catalog.find(name).is_some() || self.catalog.absent.contains(name) {
+            return None;
+        }
+        Some(self.names.add(name).unwrap_or_else(|number| number))
+    }
+
+    fn add(&mut self, name: &str, candidate: Candidate) {
+        if let Some(number) = self.number(name) {
+            self.all.push((number, candidate));
+        }
+    }
+
+    /// If `name` is `P.<part>.S` of some rule: the names it might be joined into.
+    fn add_joins(&mut self, name: &str) {
+        let Some((module, suffix)) = name.rsplit_once('.') else {
+            return;
         };
-        if !recipes.contains(&recipe) {
-            recipes.push(recipe);
+        let (prefix, part) = match module.rfind('.') {
+            Some(dot) => module.split_at(dot + 1),
+            None => ("", module),
+        };
+        for rule in FUSED.iter().filter(|r| r.parts.contains(&part)) {
+            let join = format!("{prefix}{}.{suffix}", rule.fused);
+            if let Some(number) = self.number(&join)
+                && let Entry::Vacant(vacant) = self.joins.entry((number, 0))
+            {
+                vacant.insert(self.all.len());
+                let prefix = prefix.len() as u32;
+                self.all.push((number, Candidate::Fused { rule, prefix }));
+            }
         }
-    }
-    let Some((experts, number)) = expert_of(prefix) else {
-        return;
-    };
-    for rule in STACKED {
-        for (set, parts) in rule.parts.iter().enumerate() {
-            if parts.contains(&part) {
-                add_stack(found, rule, set, experts, suffix, number);
+        let Some((experts, number)) = expert_of(prefix) else {
+            return;
+        };
+        for rule in STACKED {
+            for (set, parts) in (0..).zip(rule.parts) {
+                if parts.contains(&part) {
+                    self.add_stack(rule, set, experts, suffix, number);
+                }
             }
         }
     }
-}
 
-fn add_stack(
-    found: &mut Found,
-    rule: &'static StackedRule,
-    set: usize,
-    prefix: &str,
-    suffix: &str,
-    number: u32,
-) {
-    // The ecosystem's fused checkpoints drop `weight` from a stacked tensor's name, and only that.
-    let name = match suffix {
-        "weight" => format!("{prefix}{}", rule.stacked),
-        _ => format!("{prefix}{}.{suffix}", rule.stacked),
-    };
-    let recipes = found.at(name);
-    for recipe in recipes.iter_mut() {
-        if let Recipe::Stacked {
-            set: s,
-            suffix: x,
-            experts,
-            ..
-        } = recipe
-            && *s == set
-            && **x == *suffix
-        {
-            *experts = (*experts).max(number + 1);
+    fn add_stack(
+        &mut self,
+        rule: &'static StackedRule,
+        set: u32,
+        prefix: &str,
+        suffix: &str,
+        expert: u32,
+    ) {
+        // The ecosystem's fused checkpoints drop `weight` from a stacked tensor's name, and only that.
+        let name = match suffix {
+            "weight" => format!("{prefix}{}", rule.stacked),
+            _ => format!("{prefix}{}.{suffix}", rule.stacked),
+        };
+        let Some(number) = self.number(&name) else {
             return;
+        };
+        match self.joins.entry((number, 1 + set)) {
+            Entry::Occupied(at) => {
+                if let (_, Candidate::Stacked { experts, .. }) = &mut self.all[*at.get()] {
+                    *experts = (*experts).max(expert + 1);
+                }
+            }
+            Entry::Vacant(vacant) => {
+                vacant.insert(self.all.len());
+                let candidate = Candidate::Stacked {
+                    rule,
+                    set,
+                    prefix: prefix.len() as u32,
+                    experts: expert + 1,
+                };
+                self.all.push((number, candidate));
+            }
         }
     }
-    recipes.push(Recipe::Stacked {
-        rule,
-        set,
-        prefix: prefix.into(),
-        suffix: suffix.into(),
-        experts: number + 1,
-    });
 }
 
 /// Splits `P.experts.7.` into `P.experts.` and 7.

@@ -1,10 +1,10 @@
-//! Facts that lie in tensor data: fetched in the background, or by who needs one first.
+//! Facts that lie in tensor data: fetched in the background, or by the first request that needs one.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use super::{Model, TensorId};
-use crate::quant::Outcome;
+use super::Model;
+use crate::patience;
 
 /// How long to wait before each try to fetch facts. A disk or a network that fails for longer is
 /// reported: the next request tries again.
@@ -24,30 +24,20 @@ impl Model {
         self.ready.load(Ordering::Acquire)
     }
 
-    /// Fetches what facts are not known yet, and says whether all are known now: what is said of
-    /// the model as a whole stays so only then.
+    /// Fetches the facts that are not known yet, and returns whether all are known now: what depends on
+    /// all of them stays so only then.
     pub fn is_whole(&self) -> bool {
-        self.fetch_facts(LISTING_THREADS);
+        if !self.is_ready() && patience::take_long().is_ok() {
+            self.fetch_facts(LISTING_THREADS);
+        }
         self.is_ready()
     }
 
-    /// Whether [`Model::tensor`] answers for `id` without reading tensor data.
-    pub fn is_immediate(&self, id: TensorId) -> bool {
-        if self.is_ready() || self.is_settled(id) {
-            return true;
-        }
-        self.is_stored(id)
-            && self.layer_of(id).is_none_or(|l| {
-                let slot = &self.layers[l as usize];
-                slot.resolved.is_certain() || !matches!(slot.recognized.outcome, Outcome::Facts(_))
-            })
-    }
-
     /// Fetches the facts that lie in tensor data, on `threads` threads, and returns when all are
-    /// known, or could not be read for a while. To be run in the background; requests that need
-    /// one earlier, or after it could not be read, fetch it themselves.
+    /// known, or could not be read for a while. Runs in the background; a request that needs one
+    /// earlier, or after it could not be read, fetches it itself.
     pub fn fetch_facts(&self, threads: usize) {
-        // Who waited in vain once is not made to wait again.
+        // Wait only once.
         let tries = match self.gave_up.load(Ordering::Relaxed) {
             true => 1,
             false => RETRIES.len(),
@@ -58,7 +48,7 @@ impl Model {
             }
             std::thread::sleep(wait);
             self.fetch_facts_once(threads);
-            let all = self.layers.iter().all(|slot| slot.resolved.is_certain());
+            let all = (0..self.layer_count()).all(|i| self.is_layer_settled(i));
             self.ready.store(all, Ordering::Release);
         }
         self.gave_up.store(true, Ordering::Relaxed);
@@ -74,7 +64,9 @@ impl Model {
                         if i >= self.layer_count() {
                             break;
                         }
-                        let _ = self.layer_answer(i);
+                        if !self.is_layer_settled(i) {
+                            let _ = self.layer_answer(i);
+                        }
                     }
                 });
             }

@@ -3,6 +3,7 @@
 use std::sync::OnceLock;
 
 use crate::error::{Error, Result};
+use crate::patience;
 use crate::view::{SharedView, View};
 
 /// The first of several views, once all are known to hold the same bytes. Compared on first read.
@@ -26,6 +27,7 @@ impl Same {
         if let Some(&known) = self.equal.get() {
             return Ok(known);
         }
+        patience::take_long()?;
         let mut equal = true;
         let (mut a, mut b) = (vec![0u8; 64 << 10], vec![0u8; 64 << 10]);
         for other in &self.parts[1..] {
@@ -58,5 +60,28 @@ impl View for Same {
             Some(first) => first.read_at(offset, buf),
             None => Ok(()),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::patience::{Patience, attempt, with};
+    use crate::view::Bytes;
+
+    #[test]
+    fn parts_are_not_compared_on_a_request_thread() {
+        let part = |bytes: &[u8]| Arc::new(Bytes(bytes.into())) as SharedView;
+        let read = |same: &Same| same.read_at(1, &mut [0; 2]).map_err(|e| e.errno());
+        let impatient = |same: &Same| with(Patience::Sources, || attempt(|| read(same)).1);
+        let same = Same::new("a".into(), vec![part(b"123"), part(b"123")]);
+        assert!(impatient(&same));
+        assert_eq!(read(&same), Ok(()));
+        assert!(!impatient(&same));
+        let other = Same::new("b".into(), vec![part(b"123"), part(b"124")]);
+        assert!(impatient(&other));
+        assert_eq!(read(&other), Err(libc::EIO));
     }
 }

@@ -1,127 +1,122 @@
-//! What a tensor of the model is, and where it comes from.
+//! What a tensor of the model is.
 
-use super::TensorId;
+use super::Expr;
 use crate::dtype::{Dtype, ElementType, numel};
 use crate::quant::Layer;
+use crate::reason::{Reason, reason};
 
-/// A tensor of the model.
-#[derive(Clone)]
-pub struct Tensor {
+/// A tensor of the model. Made anew when it is asked for; its parts lie in the catalog or in the model.
+#[derive(Debug, Clone)]
+pub struct Tensor<'a> {
     /// Element type of `raw`.
-    pub dtype: ElementType,
+    pub dtype: &'a ElementType,
     /// Shape of `raw`.
-    pub shape: Box<[u64]>,
+    pub shape: &'a [u64],
     /// Length of `raw` in bytes.
     pub nbytes: u64,
+    /// What `raw` is.
+    pub raw: Expr,
     /// Its values as binary32, if it has any.
-    pub values: Option<Values>,
-    /// Where it comes from.
-    pub origin: Origin,
-    /// A remark for `ls --why`: why it is F32 and not stored words, for example.
-    pub remark: Option<String>,
+    pub values: Option<Values<'a>>,
 }
 
-impl Tensor {
+/// The binary32 values of a tensor: what `f32` shows.
+#[derive(Debug, Clone)]
+pub struct Values<'a> {
+    /// Their shape: `raw`'s own, except for packed weights, which have the real one.
+    pub shape: &'a [u64],
+    /// Whether no value of this dtype or format can have been rounded.
+    pub exact: bool,
+    /// What they are, if they are decoded from quantized layers. `None`: the elements of `raw`, widened.
+    pub decoded: Option<Expr>,
+}
+
+impl Tensor<'_> {
     /// Length of `f32` in bytes, if there is one.
     pub fn f32_len(&self) -> Option<u64> {
         self.values.as_ref().map(|v| v.numel() * 4)
     }
-}
 
-/// The binary32 values of a tensor: what `f32` shows.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Values {
-    /// Their shape: `raw`'s own, save for packed weights, which have the real one.
-    pub shape: Box<[u64]>,
-    /// Whether no value of this dtype or format can have been rounded.
-    pub exact: bool,
-}
-
-impl Values {
-    pub(super) fn of_layer(layer: &Layer) -> Values {
-        Values {
-            shape: layer.shape.clone(),
-            exact: layer.exact,
-        }
+    /// What the values are, if they are decoded rather than widened from `raw`.
+    pub fn decoded(&self) -> Option<&Expr> {
+        self.values.as_ref()?.decoded.as_ref()
     }
 
+    /// Whether the `f32` is made of dequantized values rather than of the tensor's own elements.
+    pub fn is_dequantized(&self) -> bool {
+        self.decoded().is_some()
+    }
+
+    /// What the values are made of: [`Tensor::decoded`], or else `raw`.
+    pub fn f32_expr(&self) -> &Expr {
+        self.decoded().unwrap_or(&self.raw)
+    }
+}
+
+impl Values<'_> {
     /// Their number.
     pub fn numel(&self) -> u64 {
-        numel(&self.shape).unwrap_or(0)
+        numel(self.shape).unwrap_or(0)
     }
 }
 
-/// Where a tensor comes from.
-#[derive(Debug, Clone)]
-pub enum Origin {
-    /// A file holds it. If it belongs to a quantized layer as its weight, the layer's index.
-    Stored {
-        /// Index for [`Model::layer`](super::Model::layer), where the tensor is the anchor of a layer.
-        layer: Option<u32>,
-    },
-    /// Parts joined along an axis.
-    Fused(Join),
-    /// Experts stacked along a new first axis, each of one or more joined parts.
-    Stacked(Join),
-    /// The values of a quantized layer.
-    Dequantized {
-        /// Index for [`Model::layer`](super::Model::layer).
-        layer: u32,
-    },
-    /// Another tensor under a second name.
-    Tied(TensorId),
+/// A synthetic tensor, as it is kept.
+pub(super) struct Made {
+    pub dtype: ElementType,
+    pub shape: Box<[u64]>,
+    pub nbytes: u64,
+    pub raw: Expr,
+    pub values: Option<MadeValues>,
+    /// For `ls --why`: why it is F32 and not stored words, for example.
+    pub remark: Option<Reason>,
 }
 
-impl Origin {
-    /// The `kind` in JSON and extended attributes.
-    pub fn kind(&self) -> &'static str {
-        match self {
-            Origin::Stored { .. } => "stored",
-            Origin::Fused(_) => "fused",
-            Origin::Stacked(_) => "stacked",
-            Origin::Dequantized { .. } => "dequantized",
-            Origin::Tied(_) => "tied",
+pub(super) struct MadeValues {
+    pub shape: Box<[u64]>,
+    pub exact: bool,
+    pub decoded: Option<Expr>,
+}
+
+impl Made {
+    /// F32 values of that shape, under a name of their own: `raw` is `f32`.
+    pub fn of_values(shape: Box<[u64]>, exact: bool, expr: Expr) -> Result<Made, Reason> {
+        Ok(Made {
+            dtype: Dtype::F32.into(),
+            nbytes: f32_bytes(&shape)?,
+            values: Some(MadeValues {
+                shape: shape.clone(),
+                exact,
+                decoded: Some(expr.clone()),
+            }),
+            shape,
+            raw: expr,
+            remark: None,
+        })
+    }
+
+    /// The values of a layer.
+    pub fn of_layer(index: u32, layer: &Layer) -> Result<Made, Reason> {
+        Made::of_values(layer.shape.clone(), layer.exact, Expr::Layer(index))
+    }
+
+    pub fn tensor(&self) -> Tensor<'_> {
+        Tensor {
+            dtype: &self.dtype,
+            shape: &self.shape,
+            nbytes: self.nbytes,
+            raw: self.raw.clone(),
+            values: self.values.as_ref().map(|v| Values {
+                shape: &v.shape,
+                exact: v.exact,
+                decoded: v.decoded.clone(),
+            }),
         }
     }
 }
 
-/// A join of tensors, stacked or not.
-#[derive(Debug, Clone)]
-pub struct Join {
-    /// The groups: one, or an expert each. Within a group parts are joined along `axis`.
-    pub groups: Vec<Vec<Part>>,
-    /// The axis that parts of a group are joined along, counted from the front of a part's shape
-    /// (for a stack: of the expert's own shape, without the new axis).
-    pub axis: usize,
-    /// What is joined.
-    pub of: JoinOf,
-}
-
-/// What a join takes of its parts.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum JoinOf {
-    /// Their stored bytes.
-    Raw,
-    /// Their values, as binary32.
-    Values,
-    /// Their stored bytes, which must be equal: it is that one.
-    Same,
-}
-
-/// A part of a join.
-#[derive(Debug, Clone, Copy)]
-pub struct Part {
-    /// Which tensor.
-    pub id: TensorId,
-    /// Where it begins along the axis, within its group.
-    pub start: u64,
-    /// Where it ends.
-    pub end: u64,
-}
-
-/// Bytes of a binary32 tensor of that shape, or a reason.
-pub(super) fn f32_bytes(shape: &[u64]) -> Result<u64, String> {
+/// Bytes of a binary32 tensor of that shape.
+fn f32_bytes(shape: &[u64]) -> Result<u64, Reason> {
     numel(shape)
         .and_then(|n| Dtype::F32.bytes(n))
-        .ok_or_else(|| format!("its values {shape:?} would overflow 64 bits"))
+        .ok_or_else(|| reason!("its values {shape:?} would overflow 64 bits"))
 }

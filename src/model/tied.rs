@@ -6,19 +6,20 @@ use serde_json::Value;
 
 use super::rules::{CAUSAL, EMBEDDINGS, HEADS};
 use crate::catalog::Catalog;
+use crate::reason::{Reason, reason};
 
-/// The embedding that `lm_head.weight` stands for, or why it stands for none. `None`: nobody would
-/// look for a head (there is no embedding either, or a head is stored).
+/// The embedding that `lm_head.weight` stands for, or why it stands for none. `None` if no head is to
+/// be expected (there is no embedding either, or a head is stored).
 pub(super) fn candidate(
     catalog: &Catalog,
-    dequantized: &[Arc<str>],
-) -> Option<Result<Arc<str>, String>> {
+    dequantized: &[&str],
+) -> Option<Result<Arc<str>, Reason>> {
     let names = || {
         catalog
             .tensors
             .iter()
             .map(|t| t.name)
-            .chain(dequantized.iter().map(|n| &**n))
+            .chain(dequantized.iter().copied())
             .chain(catalog.absent.iter().map(|n| &**n))
     };
     if names().any(is_head) {
@@ -28,7 +29,7 @@ pub(super) fn candidate(
     let one = match embeddings.as_slice() {
         [] => return None,
         [one] => Ok(Arc::from(*one)),
-        several => Err(format!(
+        several => Err(reason!(
             "which embedding it would be tied to is not clear: {}",
             several.join(", ")
         )),
@@ -52,7 +53,7 @@ fn is_head(name: &str) -> bool {
 }
 
 /// Whether the configs say that the head is tied.
-fn tying(catalog: &Catalog) -> Result<(), String> {
+fn tying(catalog: &Catalog) -> Result<(), Reason> {
     if catalog.lone_file {
         return Err("a lone shard was opened: its head may be in another".into());
     }
@@ -63,7 +64,7 @@ fn tying(catalog: &Catalog) -> Result<(), String> {
     if configs.config.is_none() {
         let unused = configs.unused.iter().find(|u| u.file == "config.json");
         return Err(match unused {
-            Some(unused) => format!(
+            Some(unused) => reason!(
                 "whether the head is tied to the embedding would stand in config.json, which cannot be read: {}",
                 unused.why
             ),

@@ -1,7 +1,7 @@
 //! A tensor, as far as a picture of it needs to know.
 
 use crate::error::Result;
-use crate::model::{Model, Origin, TensorId};
+use crate::model::{Model, Tensor, TensorId};
 use crate::statistics::Wide;
 use crate::view::SharedView;
 
@@ -31,61 +31,27 @@ impl Subject {
         let (Some(values), Ok(tensor)) = (model.f32(id)?, model.tensor(id)) else {
             return Ok(None);
         };
-        let dtype = tensor.dtype.known().filter(|_| !model.is_dequantized(id));
-        let wide = match dtype {
+        let dtype = tensor.dtype.known();
+        let wide = match dtype.filter(|_| !tensor.is_dequantized()) {
             Some(dtype) => Wide::of(model.raw(id)?, dtype),
             None => None,
         };
         Ok(tensor.values.as_ref().map(|v| Subject {
             name: model.name(id).to_string(),
-            stored_as: stored_as(model, id),
-            shape: v.shape.clone(),
+            stored_as: stored_as(model, &tensor),
+            shape: v.shape.into(),
             values,
             wide,
-            stored_bytes: stored_bytes(model, id),
+            stored_bytes: model.stored_bytes(tensor.f32_expr()),
         }))
     }
 }
 
 /// `BF16`; of a quantized layer's values `gptq, 4 bits`.
-pub fn stored_as(model: &Model, id: TensorId) -> String {
-    let Ok(tensor) = model.tensor(id) else {
-        return String::new();
-    };
-    let layer = match &tensor.origin {
-        _ if !model.is_dequantized(id) => None,
-        Origin::Stored { layer } => *layer,
-        Origin::Dequantized { layer } => Some(*layer),
-        Origin::Fused(join) | Origin::Stacked(join) => {
-            let first = join.groups.iter().flatten().next();
-            return first.map_or_else(String::new, |p| stored_as(model, p.id));
-        }
-        Origin::Tied(of) => return stored_as(model, *of),
-    };
+pub fn stored_as(model: &Model, tensor: &Tensor<'_>) -> String {
+    let layer = tensor.decoded().and_then(|e| model.decoded_from(e));
     match layer.map(|l| model.layer(l)) {
         Some((recognized, Ok(layer))) => format!("{}, {} bits", recognized.method, layer.bits),
         _ => tensor.dtype.name().to_string(),
-    }
-}
-
-/// Bytes in the model's files that a tensor's values are made of.
-pub fn stored_bytes(model: &Model, id: TensorId) -> u64 {
-    let Ok(tensor) = model.tensor(id) else {
-        return 0;
-    };
-    let nbytes = |part: &u32| model.catalog.tensors.get(*part).nbytes;
-    match &tensor.origin {
-        Origin::Dequantized { layer } => model.recognized(*layer).parts.iter().map(nbytes).sum(),
-        Origin::Stored { layer: Some(layer) } if model.is_dequantized(id) => {
-            model.recognized(*layer).parts.iter().map(nbytes).sum()
-        }
-        Origin::Stored { .. } => nbytes(&id),
-        Origin::Fused(join) | Origin::Stacked(join) => join
-            .groups
-            .iter()
-            .flatten()
-            .map(|part| stored_bytes(model, part.id))
-            .sum(),
-        Origin::Tied(of) => stored_bytes(model, *of),
     }
 }

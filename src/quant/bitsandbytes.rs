@@ -13,13 +13,14 @@
 
 use std::sync::Arc;
 
-use super::module::{Module, elsewhere};
+use super::listing::Listing;
+use super::module::{Module, Part};
 use super::scale_grid::ScaleGrid;
 use super::scaled::{Extra, ScaledKernel};
 use super::{
-    Component, Facts, Format, Join, Layer, Opened, Outcome, Recognized, Recognizer, Target,
+    Component, DeferredShape, Format, Join, Layer, Opened, Outcome, Recognized, Recognizer, Target,
 };
-use crate::catalog::{Catalog, TensorRef};
+use crate::catalog::TensorRef;
 use crate::dtype::Dtype;
 use crate::reason::{Reason, reason};
 
@@ -33,15 +34,14 @@ pub struct FourBit;
 /// The 8-bit format; see the module.
 pub struct EightBit;
 
-/// What the state's name adds to the weight's, for each kind.
+/// What the state is called beneath the weight's name, for each kind.
 const STATES: [&str; 2] = [
-    ".quant_state.bitsandbytes__nf4",
-    ".quant_state.bitsandbytes__fp4",
+    "quant_state.bitsandbytes__nf4",
+    "quant_state.bitsandbytes__fp4",
 ];
-const ABSMAX: &str = ".absmax";
-const QUANT_MAP: &str = ".quant_map";
-const NESTED_ABSMAX: &str = ".nested_absmax";
-const NESTED_MAP: &str = ".nested_quant_map";
+const ABSMAX: &str = "absmax";
+/// The statistics beneath the weight's name, in the order in which the kernel gets them.
+const STATISTICS: [&str; 4] = [ABSMAX, "quant_map", "nested_absmax", "nested_quant_map"];
 
 /// A state is some 200 bytes of JSON; what is larger than this is none.
 const MAX_STATE: u64 = 64 * 1024;
@@ -53,11 +53,11 @@ const NEVER: &str = "bitsandbytes' blocks and statistics belong to one weight";
 
 impl Format for FourBit {
     fn open<'a>(&self, opened: &'a Opened<'a>) -> Option<Box<dyn Recognizer + 'a>> {
-        let catalog = opened.catalog;
-        let ours =
-            |name: &str| name.ends_with(ABSMAX) || STATES.iter().any(|state| name.ends_with(state));
-        let some = catalog.tensors.iter().any(|t| ours(t.name));
-        some.then(|| Box::new(FourBits(catalog)) as Box<dyn Recognizer + 'a>)
+        let ours = |name: &str| {
+            name.ends_with(".absmax") || STATES.iter().any(|state| name.ends_with(state))
+        };
+        let some = opened.listing.iter().any(|t| ours(t.name));
+        some.then(|| Box::new(FourBitRecognizer(opened.listing)) as Box<dyn Recognizer + 'a>)
     }
 
     fn siblings(&self) -> &'static [&'static str] {
@@ -65,33 +65,31 @@ impl Format for FourBit {
     }
 }
 
-struct FourBits<'a>(&'a Catalog);
+struct FourBitRecognizer<'a>(&'a Listing<'a>);
 
-impl Recognizer for FourBits<'_> {
+impl Recognizer for FourBitRecognizer<'_> {
     fn recognize(&self, index: u32, tensor: TensorRef<'_>) -> Option<Recognized> {
         Module::of_weight(self.0, tensor.name)?;
-        let sibling = |end: &str| self.0.find(&[&*tensor.name, end].concat());
-        let state = STATES.iter().find_map(|end| sibling(end));
-        // Two of its parts are as good a sign as the state, which may be what is missing.
-        if state.is_none() && (sibling(ABSMAX).is_none() || sibling(QUANT_MAP).is_none()) {
+        let beneath = Module::at(self.0, tensor.name, ".");
+        let state = STATES.iter().find_map(|state| beneath.part(state));
+        let statistics = STATISTICS.map(|last| beneath.part(last));
+        // absmax and quant_map are as good a sign as the state, which may be what is missing.
+        if state.is_none() && (statistics[0].is_none() || statistics[1].is_none()) {
             return None;
         }
-        let statistics = [ABSMAX, QUANT_MAP, NESTED_ABSMAX, NESTED_MAP].map(sibling);
-        // The kernel finds its parts by this order: the statistics there are, then the state.
         let others = statistics.into_iter().flatten().chain(state);
-        let parts: Vec<u32> = [index].into_iter().chain(others).collect();
+        let parts = [index].into_iter().chain(others.map(|part| part.index));
         let outcome = match state {
             None => Outcome::Damaged(reason!(
-                "its state '{}{}' (or __fp4) is missing{}",
-                tensor.name,
-                STATES[0],
-                elsewhere(self.0)
+                "its state '{}' (or __fp4) is missing{}",
+                beneath.name(STATES[0]),
+                self.0.elsewhere()
             )),
             Some(state) => self.outcome(index, tensor, state, statistics),
         };
         Some(Recognized {
             method: "bitsandbytes",
-            parts,
+            parts: parts.collect(),
             target: Target::Anchor,
             parameters: tensor.nbytes.checked_mul(2),
             outcome,
@@ -99,28 +97,28 @@ impl Recognizer for FourBits<'_> {
     }
 }
 
-impl FourBits<'_> {
+impl FourBitRecognizer<'_> {
     /// What can be told before the state is read.
     fn outcome(
         &self,
         index: u32,
         tensor: TensorRef<'_>,
-        state: u32,
-        statistics: [Option<u32>; 4],
+        state: Part<'_>,
+        statistics: [Option<Part<'_>>; 4],
     ) -> Outcome {
-        let stored = |index: Option<u32>| index.map(|i| self.0.tensors.get(i));
-        let lengths = match Lengths::of(tensor, statistics.map(stored)) {
+        let statistics = statistics.map(|part| part.map(|p| p.tensor));
+        let lengths = match Lengths::of(tensor, statistics) {
             Ok(lengths) => lengths,
-            Err(reason) => return Outcome::Damaged(reason!("{reason}{}", elsewhere(self.0))),
+            Err(reason) => return Outcome::Damaged(reason!("{reason}{}", self.0.elsewhere())),
         };
-        let size = self.0.tensors.get(state).nbytes;
+        let size = state.nbytes;
         if size > MAX_STATE {
             return Outcome::Damaged(reason!(
                 "its state is {size} bytes long, at most {MAX_STATE} are read"
             ));
         }
-        Outcome::Facts(Facts {
-            sources: vec![state],
+        Outcome::Deferred(DeferredShape {
+            sources: vec![state.index],
             finish: Box::new(move |bytes| {
                 let json = bytes.first().map(Vec::as_slice).unwrap_or_default();
                 let state = State::parse(json)?;
@@ -154,10 +152,9 @@ fn unjoinable(tensor: u32) -> Component {
 
 impl Format for EightBit {
     fn open<'a>(&self, opened: &'a Opened<'a>) -> Option<Box<dyn Recognizer + 'a>> {
-        let catalog = opened.catalog;
         let ours = |name: &str| name.ends_with("SCB") || name.ends_with("weight_format");
-        let some = catalog.tensors.iter().any(|t| ours(t.name));
-        some.then(|| Box::new(EightBits(catalog)) as Box<dyn Recognizer + 'a>)
+        let some = opened.listing.iter().any(|t| ours(t.name));
+        some.then(|| Box::new(EightBitRecognizer(opened.listing)) as Box<dyn Recognizer + 'a>)
     }
 
     fn siblings(&self) -> &'static [&'static str] {
@@ -165,30 +162,30 @@ impl Format for EightBit {
     }
 }
 
-struct EightBits<'a>(&'a Catalog);
+struct EightBitRecognizer<'a>(&'a Listing<'a>);
 
-impl Recognizer for EightBits<'_> {
+impl Recognizer for EightBitRecognizer<'_> {
     fn recognize(&self, index: u32, tensor: TensorRef<'_>) -> Option<Recognized> {
         if !tensor.dtype.is(Dtype::I8) {
             return None;
         }
         let module = Module::of_weight(self.0, tensor.name)?;
-        let (scale, format) = (module.get("SCB"), module.get("weight_format"));
+        let (scale, format) = (module.part("SCB"), module.part("weight_format"));
         if scale.is_none() && format.is_none() {
             return None;
         }
-        let others = [scale, format].into_iter().flatten().map(|(i, _)| i);
+        let others = [scale, format].into_iter().flatten().map(|part| part.index);
         let outcome = match (scale, format) {
             (None, _) => Outcome::Damaged(reason!(
                 "its scale '{}' is missing{}",
-                module.names(&["SCB"]),
-                elsewhere(self.0)
+                module.name("SCB"),
+                module.elsewhere()
             )),
-            (Some((_, scale)), None) => eight_bit_layer(index, tensor, scale).into(),
-            (Some((_, scale)), Some((source, format))) => {
-                match (eight_bit_layer(index, tensor, scale), format.nbytes) {
-                    (Ok(layer), 1) => Outcome::Facts(Facts {
-                        sources: vec![source],
+            (Some(scale), None) => eight_bit_layer(index, tensor, scale.tensor).into(),
+            (Some(scale), Some(format)) => {
+                match (eight_bit_layer(index, tensor, scale.tensor), format.nbytes) {
+                    (Ok(layer), 1) => Outcome::Deferred(DeferredShape {
+                        sources: vec![format.index],
                         finish: Box::new(move |bytes| row_major(bytes).map(|()| layer.clone())),
                     }),
                     (Ok(_), _) => Outcome::Damaged(reason!(

@@ -11,14 +11,16 @@
 //! ask [`config`] what the config says. Layouts: `compressed_tensors/compressors/*` of
 //! `vllm-project/compressed-tensors`.
 
-use self::config::Module;
+use self::config::Scheme;
+use super::module::{Module, Part};
 use super::{Format, Opened, Outcome, Recognized, Recognizer, Target};
-use crate::catalog::{Catalog, TensorRef};
+use crate::catalog::TensorRef;
 use crate::dtype::Dtype;
 use crate::reason::reason;
 
 pub mod config;
 mod decode;
+mod expression;
 mod header;
 mod pack;
 mod rows;
@@ -61,7 +63,7 @@ pub struct CompressedTensors;
 
 impl Format for CompressedTensors {
     fn open<'a>(&self, opened: &'a Opened<'a>) -> Option<Box<dyn Recognizer + 'a>> {
-        Some(Box::new(Model(opened)))
+        Some(Box::new(CompressedTensorsRecognizer(opened)))
     }
 
     fn remarks(&self, opened: &Opened<'_>) -> Vec<String> {
@@ -79,49 +81,23 @@ impl Format for CompressedTensors {
     }
 }
 
-struct Model<'a>(&'a Opened<'a>);
+struct CompressedTensorsRecognizer<'a>(&'a Opened<'a>);
 
-/// A tensor that may be a layer's words, and how to find what belongs to it.
+/// A tensor that may be a layer's words, and its module.
 struct Anchor<'a> {
-    catalog: &'a Catalog,
-    index: u32,
-    tensor: TensorRef<'a>,
-    /// Its name up to and including the last dot.
-    prefix: &'a str,
-}
-
-/// A stored tensor that belongs to a layer.
-#[derive(Clone, Copy)]
-struct Part<'a> {
+    module: Module<'a>,
     index: u32,
     tensor: TensorRef<'a>,
 }
 
 impl<'a> Anchor<'a> {
-    /// The tensor if its name ends in `suffix`, as a whole component.
-    fn new(catalog: &'a Catalog, index: u32, tensor: TensorRef<'a>, suffix: &str) -> Option<Self> {
-        let prefix = tensor.name.strip_suffix(suffix)?;
-        (prefix.is_empty() || prefix.ends_with('.')).then_some(Anchor {
-            catalog,
-            index,
-            tensor,
-            prefix,
-        })
-    }
-
-    fn sibling(&self, suffix: &str) -> Option<Part<'a>> {
-        let index = self.catalog.find(&format!("{}{suffix}", self.prefix))?;
-        let tensor = self.catalog.tensors.get(index);
-        Some(Part { index, tensor })
+    fn sibling(&self, last: &str) -> Option<Part<'a>> {
+        self.module.part(last)
     }
 
     /// The siblings of these names that there are.
-    fn siblings(&self, suffixes: &[&str]) -> impl Iterator<Item = u32> {
-        suffixes.iter().filter_map(|s| Some(self.sibling(s)?.index))
-    }
-
-    fn module(&self) -> &'a str {
-        self.prefix.strip_suffix('.').unwrap_or(self.prefix)
+    fn siblings(&self, lasts: &[&str]) -> impl Iterator<Item = u32> {
+        self.module.indexes(lasts)
     }
 
     /// What is recognized here, with the parts besides the anchor.
@@ -129,40 +105,45 @@ impl<'a> Anchor<'a> {
         Recognized {
             method: METHOD,
             parts: std::iter::once(self.index).chain(parts).collect(),
-            target: Target::Named(format!("{}weight", self.prefix)),
+            target: Target::Named(self.module.name("weight")),
             parameters: None,
             outcome,
         }
     }
 }
 
-impl Recognizer for Model<'_> {
+impl Recognizer for CompressedTensorsRecognizer<'_> {
     fn recognize(&self, index: u32, tensor: TensorRef<'_>) -> Option<Recognized> {
-        if let Some(anchor) = Anchor::new(self.0.catalog, index, tensor, "weight_packed") {
+        let anchor = |last| {
+            Some(Anchor {
+                module: Module::of(self.0.listing, tensor.name, last)?,
+                index,
+                tensor,
+            })
+        };
+        if let Some(anchor) = anchor("weight_packed") {
             self.packed(&anchor)
-        } else if let Some(anchor) = Anchor::new(self.0.catalog, index, tensor, "compressed") {
-            sparse(&anchor)
         } else {
-            None
+            sparse(&anchor("compressed")?)
         }
     }
 }
 
-impl Model<'_> {
+impl CompressedTensorsRecognizer<'_> {
     fn packed(&self, anchor: &Anchor) -> Option<Recognized> {
         let config = self.0.declared().compressed_tensors();
         if config.is_none() && anchor.siblings(SIBLINGS).next().is_none() {
             return None;
         }
         let matrix = anchor.tensor.shape.len() == 2;
-        let module = config.map(|c| c.module(anchor.module(), matrix));
+        let scheme = config.map(|c| c.scheme(anchor.module.path(), matrix));
         let words = anchor.tensor.numel();
-        let mut found = if let Some(format) = refused(anchor, module.as_ref()) {
+        let mut found = if let Some(format) = refused(anchor, scheme.as_ref()) {
             let parts = anchor.siblings(&["weight_scale", "scale_packed", "meta"]);
             anchor.found(parts, Outcome::Damaged(format.into()))
         } else {
             match anchor.tensor.dtype.known() {
-                Some(Dtype::I32) => pack::recognize(anchor, module.and_then(|m| m.weights())),
+                Some(Dtype::I32) => pack::recognize(anchor, scheme.and_then(|s| s.weights())),
                 Some(Dtype::U8) => small_floats::recognize(anchor),
                 _ => anchor.found(
                     anchor.siblings(SIBLINGS),
@@ -174,7 +155,7 @@ impl Model<'_> {
             }
         };
         if found.parameters.is_none() && anchor.tensor.dtype.is(Dtype::I32) {
-            let bits = module.and_then(|m| m.weights()?.bits);
+            let bits = scheme.and_then(|s| s.weights()?.bits);
             let bits = bits.filter(|b| (1..=8).contains(b)).unwrap_or(4);
             found.parameters = Some(words.saturating_mul(32) / u64::from(bits));
         }
@@ -183,12 +164,12 @@ impl Model<'_> {
 }
 
 /// The name of a format that stfs does not decode, if that is what this is.
-fn refused<'a>(anchor: &Anchor, module: Option<&Module<'a>>) -> Option<&'a str> {
+fn refused<'a>(anchor: &Anchor, scheme: Option<&Scheme<'a>>) -> Option<&'a str> {
     // 2:4 sparse, in the order of a GPU kernel: the library itself only writes it.
     if anchor.sibling("scale_packed").is_some() {
         return Some("marlin-24");
     }
-    module?.format.filter(|format| !KNOWN.contains(format))
+    scheme?.format.filter(|format| !KNOWN.contains(format))
 }
 
 /// Weights stored as their non-zero values and a mask: `X.compressed`, `X.bitmask`, `X.shape`, and
@@ -201,8 +182,8 @@ fn sparse(anchor: &Anchor) -> Option<Recognized> {
     };
     let parts = anchor.siblings(&["bitmask", "shape", "row_offsets"]);
     let mut found = anchor.found(parts, Outcome::Damaged(format.into()));
-    if anchor.module().ends_with(".weight") {
-        found.target = Target::Named(anchor.module().to_string());
+    if anchor.module.path().ends_with(".weight") {
+        found.target = Target::Named(anchor.module.path().to_string());
     }
     Some(found)
 }

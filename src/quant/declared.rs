@@ -109,7 +109,7 @@ impl Declared {
         match self {
             Declared::Fp8(fp8) => fp8.block,
             Declared::CompressedTensors(config) => {
-                config.module(path, matrix).weights()?.block_structure
+                config.scheme(path, matrix).weights()?.block_structure
             }
             Declared::Nothing | Declared::ModelOpt(_) => None,
         }
@@ -118,7 +118,7 @@ impl Declared {
     /// Whether it is symmetric, where the config says.
     pub fn symmetric(&self, path: &str, matrix: bool) -> Option<bool> {
         match self {
-            Declared::CompressedTensors(config) => config.module(path, matrix).weights()?.symmetric,
+            Declared::CompressedTensors(config) => config.scheme(path, matrix).weights()?.symmetric,
             _ => None,
         }
     }
@@ -165,10 +165,10 @@ impl Declared {
 }
 
 fn kind_in_groups(config: &config::Config, path: &str, matrix: bool) -> Option<Kind> {
-    let module = config.module(path, matrix);
-    module.group?;
-    let float = module.weights().and_then(|w| w.float);
-    match module.format {
+    let scheme = config.scheme(path, matrix);
+    scheme.group?;
+    let float = scheme.weights().and_then(|w| w.float);
+    match scheme.format {
         Some("float-quantized" | "mxfp8-quantized") => Some(Kind::Fp8),
         Some("int-quantized") => Some(Kind::Int8),
         Some("naive-quantized") if float == Some(true) => Some(Kind::Fp8),

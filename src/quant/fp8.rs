@@ -7,12 +7,12 @@
 //!
 //! Sources: huggingface/transformers `integrations/finegrained_fp8.py`; deepseek-ai/DeepSeek-V3
 //! `inference/fp8_cast_bf16.py`; vllm-project/compressed-tensors `compressors/`;
-//! NVIDIA/TensorRT-Model-Optimizer `modelopt/torch/export/quant_utils.py`.
+//! NVIDIA/TensorRT-Fp8Recognizer-Optimizer `modelopt/torch/export/quant_utils.py`.
 
 use std::sync::Arc;
 
 use super::declared::Kind;
-use super::module::{Module, elsewhere};
+use super::module::{Module, Part};
 use super::parts::{scale_component, scale_dtype, unpacked_pairs, weight_component};
 use super::scale_grid::ScaleGrid;
 use super::scaled::{Extra, ScaledKernel};
@@ -34,7 +34,7 @@ const PAIR_GROUP: u64 = 32;
 impl Format for Fp8 {
     fn open<'a>(&self, opened: &'a Opened<'a>) -> Option<Box<dyn Recognizer + 'a>> {
         let some = opened.has(|dtype| dtype.is_f8() || dtype == Dtype::I8);
-        some.then(|| Box::new(Model(opened)) as Box<dyn Recognizer + 'a>)
+        some.then(|| Box::new(Fp8Recognizer(opened)) as Box<dyn Recognizer + 'a>)
     }
 
     fn siblings(&self) -> &'static [&'static str] {
@@ -42,16 +42,16 @@ impl Format for Fp8 {
     }
 }
 
-struct Model<'a>(&'a Opened<'a>);
+struct Fp8Recognizer<'a>(&'a Opened<'a>);
 
 /// A weight that may be this format's, and its scale, if there is one.
-struct Found<'a> {
+struct Weight<'a> {
     module: Module<'a>,
-    scale: Option<Scale>,
+    scale: Option<Scale<'a>>,
 }
 
-/// A scale's index and the S of its name.
-type Scale = (u32, &'static str);
+/// A scale and the last component of its name.
+type Scale<'a> = (Part<'a>, &'static str);
 
 /// What is under the scales.
 struct Codes {
@@ -64,7 +64,7 @@ struct Codes {
     group_size: Option<u64>,
 }
 
-impl Recognizer for Model<'_> {
+impl Recognizer for Fp8Recognizer<'_> {
     fn recognize(&self, index: u32, tensor: TensorRef<'_>) -> Option<Recognized> {
         let dtype = tensor.dtype.known()?;
         if dtype.is_f8() {
@@ -79,11 +79,11 @@ impl Recognizer for Model<'_> {
     }
 }
 
-impl Model<'_> {
-    fn find<'t>(&'t self, tensor: TensorRef<'t>, scales: &[&'static str]) -> Option<Found<'t>> {
-        let module = Module::of_weight(self.0.catalog, tensor.name)?;
-        let scale = scales.iter().find_map(|s| Some((module.find(s)?, *s)));
-        Some(Found { module, scale })
+impl Fp8Recognizer<'_> {
+    fn find<'t>(&'t self, tensor: TensorRef<'t>, scales: &[&'static str]) -> Option<Weight<'t>> {
+        let module = Module::of_weight(self.0.listing, tensor.name)?;
+        let scale = scales.iter().find_map(|s| Some((module.part(s)?, *s)));
+        Some(Weight { module, scale })
     }
 
     fn f8(
@@ -91,7 +91,7 @@ impl Model<'_> {
         index: u32,
         tensor: TensorRef<'_>,
         dtype: Dtype,
-        found: &Found<'_>,
+        found: &Weight<'_>,
     ) -> Option<Recognized> {
         let (path, matrix) = (found.module.path(), tensor.shape.len() == 2);
         let outcome = match found.scale {
@@ -109,10 +109,11 @@ impl Model<'_> {
         tensor: TensorRef<'_>,
         dtype: Dtype,
         path: &str,
-        scale: Scale,
+        scale: Scale<'_>,
     ) -> Result<Layer, Reason> {
-        let shape = &tensor.shape;
-        let (scales, _) = self.scales(scale)?;
+        let shape = tensor.shape;
+        scale_dtype(scale.0.tensor)?;
+        let scales = scale.0;
         let grid = ScaleGrid::find(shape, scales.shape, || {
             self.0.declared().block(path, shape.len() == 2)
         })?;
@@ -127,7 +128,7 @@ impl Model<'_> {
     }
 
     /// FP4 pairs in I8.
-    fn pairs(&self, index: u32, tensor: TensorRef<'_>, found: &Found<'_>) -> Option<Recognized> {
+    fn pairs(&self, index: u32, tensor: TensorRef<'_>, found: &Weight<'_>) -> Option<Recognized> {
         let path = found.module.path();
         let outcome = match found.scale {
             Some(scale) => self.scaled_pairs(index, tensor, scale),
@@ -148,9 +149,10 @@ impl Model<'_> {
         &self,
         index: u32,
         tensor: TensorRef<'_>,
-        scale: Scale,
+        scale: Scale<'_>,
     ) -> Result<Layer, Reason> {
-        let (scales, _) = self.scales(scale)?;
+        scale_dtype(scale.0.tensor)?;
+        let scales = scale.0;
         let (shape, numel) = unpacked_pairs(tensor.shape)?;
         let grid = ScaleGrid::groups(&shape, scales.shape, PAIR_GROUP)?;
         let codes = Codes {
@@ -168,9 +170,9 @@ impl Model<'_> {
         index: u32,
         codes: Codes,
         grid: ScaleGrid,
-        (scale, suffix): Scale,
+        (scales, suffix): Scale<'_>,
     ) -> Result<Layer, Reason> {
-        let (scales, scale_dtype) = self.scales((scale, suffix))?;
+        let scale_dtype = scale_dtype(scales.tensor)?;
         Ok(Layer {
             bits: codes.dtype.bits(),
             group_size: codes.group_size,
@@ -178,7 +180,7 @@ impl Model<'_> {
             exact: scale_dtype == Dtype::F8_E8M0,
             components: vec![
                 weight_component(index),
-                scale_component(suffix, scale, &grid),
+                scale_component(suffix, scales.index, &grid),
             ],
             compatible: format!(
                 "{}, {grid}, scales {}, K {}",
@@ -196,17 +198,12 @@ impl Model<'_> {
         })
     }
 
-    fn scales(&self, (scale, _): Scale) -> Result<(TensorRef<'_>, Dtype), Reason> {
-        let scales = self.0.catalog.tensors.get(scale);
-        Ok((scales, scale_dtype(scales)?))
-    }
-
-    fn no_scale(&self, found: &Found<'_>, scales: &[&str]) -> Reason {
+    fn no_scale(&self, found: &Weight<'_>, scales: &[&str]) -> Reason {
         reason!(
             "{} says it is quantized, but it has no scale ({}){}",
             self.0.declared().source(),
             found.module.names(scales),
-            elsewhere(self.0.catalog)
+            found.module.elsewhere()
         )
     }
 }
@@ -214,11 +211,11 @@ impl Model<'_> {
 fn recognized(
     method: &'static str,
     index: u32,
-    found: &Found<'_>,
+    found: &Weight<'_>,
     parameters: Option<u64>,
     outcome: Result<Layer, Reason>,
 ) -> Recognized {
-    let scale = found.scale.map(|(index, _)| index);
+    let scale = found.scale.map(|(part, _)| part.index);
     Recognized {
         method,
         parts: [index].into_iter().chain(scale).collect(),

@@ -9,8 +9,10 @@
 
 use std::sync::Arc;
 
+use super::listing::Listing;
+use super::module::Module;
 use super::{Format, Layer, Opened, Outcome, Recognized, Recognizer, Target};
-use crate::catalog::{Catalog, TensorRef};
+use crate::catalog::TensorRef;
 use crate::dtype::{Dtype, numel};
 use crate::reason::{Reason, reason};
 
@@ -31,9 +33,8 @@ pub struct GptOss;
 
 impl Format for GptOss {
     fn open<'a>(&self, opened: &'a Opened<'a>) -> Option<Box<dyn Recognizer + 'a>> {
-        let catalog = opened.catalog;
-        let any = catalog.tensors.iter().any(|t| parameter(t).is_some());
-        any.then(|| Box::new(Blocks(catalog)) as Box<dyn Recognizer>)
+        let any = opened.listing.iter().any(|t| parameter(t).is_some());
+        any.then(|| Box::new(GptOssRecognizer(opened.listing)) as Box<dyn Recognizer + 'a>)
     }
 }
 
@@ -43,23 +44,25 @@ fn parameter(tensor: TensorRef<'_>) -> Option<&str> {
     (!name.is_empty() && tensor.dtype.is(Dtype::U8)).then_some(name)
 }
 
-struct Blocks<'a>(&'a Catalog);
+struct GptOssRecognizer<'a>(&'a Listing<'a>);
 
-impl Recognizer for Blocks<'_> {
+impl Recognizer for GptOssRecognizer<'_> {
     fn recognize(&self, index: u32, tensor: TensorRef<'_>) -> Option<Recognized> {
         let name = parameter(tensor)?;
-        let scales = self.0.find(&format!("{name}_scales"));
+        let scales = Module::at(self.0, name, "_").part("scales");
         // Bytes of that name with neither scales nor the blocks' four dimensions are something else.
         if scales.is_none() && tensor.shape.len() != 4 {
             return None;
         }
         let layer = match scales {
-            Some(i) => layer(name, tensor, self.0.tensors.get(i)),
+            Some(scales) => layer(name, tensor, scales.tensor),
             None => Err(reason!("{name}_scales is missing")),
         };
         Some(Recognized {
             method: "mxfp4",
-            parts: [Some(index), scales].into_iter().flatten().collect(),
+            parts: std::iter::once(index)
+                .chain(scales.map(|s| s.index))
+                .collect(),
             target: Target::Named(name.into()),
             parameters: tensor.numel().checked_mul(2),
             outcome: layer.map_or_else(Outcome::Damaged, Outcome::Layer),

@@ -9,7 +9,7 @@
 use std::sync::Arc;
 
 use super::declared::Kind;
-use super::module::{Module, elsewhere};
+use super::module::{Module, Part};
 use super::parts::{scale_component, weight_component};
 use super::scale_grid::ScaleGrid;
 use super::scaled::{Extra, ScaledKernel};
@@ -24,7 +24,7 @@ pub struct Int8;
 impl Format for Int8 {
     fn open<'a>(&self, opened: &'a Opened<'a>) -> Option<Box<dyn Recognizer + 'a>> {
         let some = opened.has(|dtype| dtype == Dtype::I8);
-        some.then(|| Box::new(Model(opened)) as Box<dyn Recognizer + 'a>)
+        some.then(|| Box::new(Int8Recognizer(opened)) as Box<dyn Recognizer + 'a>)
     }
 
     fn siblings(&self) -> &'static [&'static str] {
@@ -32,28 +32,26 @@ impl Format for Int8 {
     }
 }
 
-struct Model<'a>(&'a Opened<'a>);
+struct Int8Recognizer<'a>(&'a Opened<'a>);
 
-type Sibling<'a> = Option<(u32, TensorRef<'a>)>;
-
-impl Recognizer for Model<'_> {
+impl Recognizer for Int8Recognizer<'_> {
     fn recognize(&self, index: u32, tensor: TensorRef<'_>) -> Option<Recognized> {
         if !tensor.dtype.is(Dtype::I8) {
             return None;
         }
-        let module = Module::of_weight(self.0.catalog, tensor.name)?;
-        let scale = module.get("weight_scale");
-        let zeros = module.get("weight_zero_point");
+        let module = Module::of_weight(self.0.listing, tensor.name)?;
+        let scale = module.part("weight_scale");
+        let zeros = module.part("weight_zero_point");
         if scale.is_none() && zeros.is_none() {
             let kind = self
                 .0
                 .declared()
                 .kind(module.path(), tensor.shape.len() == 2);
-            if kind != Some(Kind::Int8) || module.find("SCB").is_some() {
+            if kind != Some(Kind::Int8) || module.part("SCB").is_some() {
                 return None;
             }
         }
-        let others = [scale, zeros].into_iter().flatten().map(|(index, _)| index);
+        let others = [scale, zeros].into_iter().flatten().map(|part| part.index);
         Some(Recognized {
             method: "int8",
             parts: [index].into_iter().chain(others).collect(),
@@ -64,42 +62,42 @@ impl Recognizer for Model<'_> {
     }
 }
 
-impl Model<'_> {
+impl Int8Recognizer<'_> {
     fn layer(
         &self,
         index: u32,
         tensor: TensorRef<'_>,
         module: &Module<'_>,
-        scale: Sibling<'_>,
-        zeros: Sibling<'_>,
+        scale: Option<Part<'_>>,
+        zeros: Option<Part<'_>>,
     ) -> Result<Layer, Reason> {
         let matrix = tensor.shape.len() == 2;
-        let (scale_index, scales) = scale.ok_or_else(|| {
+        let scales = scale.ok_or_else(|| {
             reason!(
                 "its scale '{}' is missing{}",
                 module.names(&["weight_scale"]),
-                elsewhere(self.0.catalog)
+                module.elsewhere()
             )
         })?;
-        let dtype = float_dtype(scales)?;
+        let dtype = float_dtype(scales.tensor)?;
         let grid = ScaleGrid::find(tensor.shape, scales.shape, || {
             self.0.declared().block(module.path(), matrix)
         })?;
         let mut components = vec![
             weight_component(index),
-            scale_component("weight_scale", scale_index, &grid),
+            scale_component("weight_scale", scales.index, &grid),
         ];
         match zeros {
-            Some((zeros_index, zeros)) => {
-                check_zeros(zeros, scales)?;
-                components.push(scale_component("weight_zero_point", zeros_index, &grid));
+            Some(zeros) => {
+                check_zeros(zeros.tensor, scales.tensor)?;
+                components.push(scale_component("weight_zero_point", zeros.index, &grid));
             }
             None if self.0.declared().symmetric(module.path(), matrix) == Some(false) => {
                 return Err(reason!(
                     "{} says it is asymmetric, but its zero point '{}' is missing{}",
                     self.0.declared().source(),
                     module.names(&["weight_zero_point"]),
-                    elsewhere(self.0.catalog)
+                    module.elsewhere()
                 ));
             }
             None => {}

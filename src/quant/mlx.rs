@@ -10,8 +10,10 @@
 
 use serde_json::Value;
 
+use super::listing::Listing;
+use super::module::{Module, Part};
 use super::{Format, Layer, Opened, Outcome, Recognized, Recognizer, Target};
-use crate::catalog::{Catalog, TensorRef};
+use crate::catalog::TensorRef;
 use crate::dtype::{Dtype, numel};
 use crate::reason::{Reason, reason};
 
@@ -34,25 +36,24 @@ pub struct Mlx;
 
 impl Format for Mlx {
     fn open<'a>(&self, opened: &'a Opened<'a>) -> Option<Box<dyn Recognizer + 'a>> {
-        let catalog = opened.catalog;
-        if !catalog.tensors.iter().any(|t| module(t).is_some()) {
+        let listing = opened.listing;
+        if !listing.iter().any(|t| module(listing, t).is_some()) {
             return None;
         }
-        let says = if catalog.configs.manifest.is_some() {
+        let says = if listing.is_manifest() {
             Says::Manifest
         } else {
-            Says::Config(Declaration::find(&catalog.configs))
+            Says::Config(Declaration::find(listing.configs()))
         };
-        Some(Box::new(Model { catalog, says }))
+        Some(Box::new(MlxRecognizer { listing, says }))
     }
 }
 
-/// The module path of a tensor that MLX could have packed: U32 and named `X.weight`, or `weight`
-/// alone, as a layer saved by itself is. The path keeps its last dot.
-fn module(tensor: TensorRef<'_>) -> Option<&str> {
-    let path = tensor.name.strip_suffix("weight")?;
-    let named = path.is_empty() || path.ends_with('.');
-    (named && tensor.dtype.is(Dtype::U32)).then_some(path)
+/// The module of a tensor that MLX could have packed: U32 and named `X.weight`, or `weight` alone, as
+/// a layer saved by itself is.
+fn module<'a>(listing: &'a Listing<'a>, tensor: TensorRef<'a>) -> Option<Module<'a>> {
+    let packed = tensor.dtype.is(Dtype::U32);
+    packed.then(|| Module::of_weight(listing, tensor.name))?
 }
 
 /// Where bits and group size stand.
@@ -64,23 +65,19 @@ enum Says<'a> {
 }
 
 /// A model, and what it says of its layers.
-struct Model<'a> {
-    catalog: &'a Catalog,
+struct MlxRecognizer<'a> {
+    listing: &'a Listing<'a>,
     says: Says<'a>,
 }
 
-impl Recognizer for Model<'_> {
+impl Recognizer for MlxRecognizer<'_> {
     fn recognize(&self, index: u32, tensor: TensorRef<'_>) -> Option<Recognized> {
-        let path = module(tensor)?;
-        let sibling = |suffix: &str| {
-            let i = self.catalog.find(&format!("{path}{suffix}"))?;
-            Some((i, self.catalog.tensors.get(i)))
-        };
+        let module = module(self.listing, tensor)?;
         let triple = Triple {
-            path,
-            words: (index, tensor),
-            scales: sibling("scales"),
-            biases: sibling("biases"),
+            module,
+            words: Part { index, tensor },
+            scales: module.part("scales"),
+            biases: module.part("biases"),
         };
         let alone = triple.scales.is_none() && triple.biases.is_none();
         if alone && !self.must_be_packed(&triple) {
@@ -97,20 +94,20 @@ impl Recognizer for Model<'_> {
     }
 }
 
-impl Model<'_> {
+impl MlxRecognizer<'_> {
     /// Whether words without scales and biases are a torn layer, and not plain integers: where the
     /// model declares quantization and does not exempt this module.
     fn must_be_packed(&self, triple: &Triple) -> bool {
         let declared = match &self.says {
             Says::Config(None) => false,
-            Says::Config(Some(d)) => d.of(triple.module()) != Said::NotQuantized,
+            Says::Config(Some(d)) => d.of(triple.module.path()) != Said::NotQuantized,
             Says::Manifest => {
-                let config = self.catalog.configs.manifest.as_ref();
+                let config = self.listing.configs().manifest.as_ref();
                 let defaults = config.is_some_and(|c| c.contains_key("default_bits"));
-                (triple.words.1.bits).is_some_and(|b| b.bits > 0 && (b.explicit || defaults))
+                (triple.words.bits).is_some_and(|b| b.bits > 0 && (b.explicit || defaults))
             }
         };
-        declared && triple.words.1.shape.len() >= 2
+        declared && triple.words.shape.len() >= 2
     }
 
     /// The layer, or why there is none.
@@ -129,7 +126,7 @@ impl Model<'_> {
         let settings = match &self.says {
             Says::Manifest => self.manifest(triple, shapes)?,
             Says::Config(None) => deduce(shapes.group_bits)?,
-            Says::Config(Some(declaration)) => match declaration.of(triple.module()) {
+            Says::Config(Some(declaration)) => match declaration.of(triple.module.path()) {
                 Said::NotQuantized => return Err(triple.exempt()),
                 Said::Own(own) => {
                     let own = own?;
@@ -163,7 +160,7 @@ impl Model<'_> {
 
     /// Bits and group size of a layer in a manifest, which says nothing of modes: affine.
     fn manifest(&self, triple: &Triple, shapes: &Shapes) -> Result<Settings, Reason> {
-        let said = triple.words.1.bits;
+        let said = triple.words.bits;
         let bits = said.map_or(Mode::Affine.defaults().bits, |b| b.bits);
         let group_size = if said.is_some_and(|b| b.explicit) {
             // The extractor drops group sizes that differ from layer to layer; the shapes keep them.
@@ -175,7 +172,7 @@ impl Model<'_> {
             }
             shapes.group_bits / u64::from(bits)
         } else {
-            let config = self.catalog.configs.manifest.as_ref();
+            let config = self.listing.configs().manifest.as_ref();
             match config.and_then(|c| c.get("default_group_size")) {
                 None | Some(Value::Null) => Mode::Affine.defaults().group_size,
                 Some(v) => v.as_u64().ok_or_else(|| {
@@ -208,7 +205,7 @@ impl Model<'_> {
                 shapes.group_bits
             )
         })?;
-        let said = match declaration.as_ref().map(|d| d.of(triple.module())) {
+        let said = match declaration.as_ref().map(|d| d.of(triple.module.path())) {
             None => return Ok(settings),
             Some(Said::NotQuantized) => return Err(triple.exempt()),
             Some(Said::Own(said) | Said::Model(said)) => said?,

@@ -8,13 +8,13 @@
 //!   value = e2m1 · s. The second scale is a factor here, where compressed-tensors' is a divisor.
 //! - MXFP4: `weight_scale` is E8M0 (U8), for every 32; value = e2m1 · 2^(scale − 127).
 //!
-//! Source: NVIDIA/TensorRT-Model-Optimizer `modelopt/torch/quantization/qtensor/nvfp4_tensor.py`,
+//! Source: NVIDIA/TensorRT-ModelOptRecognizer-Optimizer `modelopt/torch/quantization/qtensor/nvfp4_tensor.py`,
 //! `modelopt/torch/export/quant_utils.py`.
 
 use std::sync::Arc;
 
 use super::declared::Kind;
-use super::module::{Module, elsewhere};
+use super::module::{Module, Part};
 use super::parts::{scale_component, unpacked_pairs, weight_component};
 use super::scale_grid::ScaleGrid;
 use super::scaled::{Extra, ScaledKernel};
@@ -36,7 +36,7 @@ const SECOND: &str = "weight_scale_2";
 impl Format for ModelOpt {
     fn open<'a>(&self, opened: &'a Opened<'a>) -> Option<Box<dyn Recognizer + 'a>> {
         let some = opened.has(|dtype| dtype == Dtype::U8);
-        some.then(|| Box::new(Model(opened)) as Box<dyn Recognizer + 'a>)
+        some.then(|| Box::new(ModelOptRecognizer(opened)) as Box<dyn Recognizer + 'a>)
     }
 
     fn siblings(&self) -> &'static [&'static str] {
@@ -44,29 +44,29 @@ impl Format for ModelOpt {
     }
 }
 
-struct Model<'a>(&'a Opened<'a>);
+struct ModelOptRecognizer<'a>(&'a Opened<'a>);
 
 /// A weight and what stands beside it.
-struct Found<'a> {
+struct Weight<'a> {
     index: u32,
     tensor: TensorRef<'a>,
     module: Module<'a>,
-    scale: Option<(u32, TensorRef<'a>)>,
-    second: Option<(u32, TensorRef<'a>)>,
+    scale: Option<Part<'a>>,
+    second: Option<Part<'a>>,
 }
 
-impl Recognizer for Model<'_> {
+impl Recognizer for ModelOptRecognizer<'_> {
     fn recognize(&self, index: u32, tensor: TensorRef<'_>) -> Option<Recognized> {
         if !tensor.dtype.is(Dtype::U8) {
             return None;
         }
-        let module = Module::of_weight(self.0.catalog, tensor.name)?;
-        let found = Found {
+        let module = Module::of_weight(self.0.listing, tensor.name)?;
+        let found = Weight {
             index,
             tensor,
             module,
-            scale: module.get(SCALE),
-            second: module.get(SECOND),
+            scale: module.part(SCALE),
+            second: module.part(SECOND),
         };
         let kind = self.kind(&found)?;
         let (method, layer) = match kind {
@@ -75,7 +75,7 @@ impl Recognizer for Model<'_> {
             _ => ("w4a16_awq", Err(awq_reason(&found))),
         };
         let others = [found.scale, found.second];
-        let others = others.into_iter().flatten().map(|(index, _)| index);
+        let others = others.into_iter().flatten().map(|part| part.index);
         Some(Recognized {
             method,
             parts: [index].into_iter().chain(others).collect(),
@@ -86,26 +86,30 @@ impl Recognizer for Model<'_> {
     }
 }
 
-impl Model<'_> {
+impl ModelOptRecognizer<'_> {
     /// What a U8 weight is: the dtype of its scale tells, and where there is none the config.
-    fn kind(&self, found: &Found<'_>) -> Option<Kind> {
+    fn kind(&self, found: &Weight<'_>) -> Option<Kind> {
         if found.second.is_some() {
             return Some(Kind::Nvfp4);
         }
         let matrix = found.tensor.shape.len() == 2;
         let declared = || self.0.declared().kind(found.module.path(), matrix);
-        let scale = found.scale.map(|(_, scale)| scale);
-        match scale.and_then(|s| s.dtype.known()) {
+        match found.scale.and_then(|s| s.dtype.known()) {
             Some(Dtype::F8_E4M3) => Some(Kind::Nvfp4),
             Some(Dtype::U8 | Dtype::F8_E8M0) => Some(Kind::Mxfp4),
-            _ if scale.is_some_and(|s| is_awq(found.tensor.shape, s)) => Some(Kind::Awq),
+            _ if found
+                .scale
+                .is_some_and(|s| is_awq(found.tensor.shape, s.tensor)) =>
+            {
+                Some(Kind::Awq)
+            }
             _ => declared().filter(|k| matches!(k, Kind::Nvfp4 | Kind::Mxfp4 | Kind::Awq)),
         }
     }
 
-    fn nvfp4(&self, found: &Found<'_>) -> Result<Layer, Reason> {
-        let (scale_index, scale) = self.scale(found, "F8_E4M3", &[Dtype::F8_E4M3])?;
-        let Some((second_index, second)) = found.second else {
+    fn nvfp4(&self, found: &Weight<'_>) -> Result<Layer, Reason> {
+        let scale = self.scale(found, "F8_E4M3", &[Dtype::F8_E4M3])?;
+        let Some(second) = found.second else {
             return Err(self.missing(found, SECOND));
         };
         let factor = match second.dtype.known() {
@@ -122,7 +126,7 @@ impl Model<'_> {
         let never = Join::Never("each part has a second scale of its own (weight_scale_2)");
         let second = Component {
             suffix: SECOND,
-            tensor: second_index,
+            tensor: second.index,
             join: never,
             whole: true,
         };
@@ -135,7 +139,7 @@ impl Model<'_> {
             exact: false,
             components: vec![
                 weight_component(found.index),
-                scale_component(SCALE, scale_index, &grid),
+                scale_component(SCALE, scale.index, &grid),
                 second,
             ],
             compatible: format!("NVFP4, {grid}, K {}", grid.cols()),
@@ -149,8 +153,8 @@ impl Model<'_> {
         })
     }
 
-    fn mxfp4(&self, found: &Found<'_>) -> Result<Layer, Reason> {
-        let (scale_index, scale) = self.scale(found, "U8", &[Dtype::U8, Dtype::F8_E8M0])?;
+    fn mxfp4(&self, found: &Weight<'_>) -> Result<Layer, Reason> {
+        let scale = self.scale(found, "U8", &[Dtype::U8, Dtype::F8_E8M0])?;
         let (shape, values) = unpacked_pairs(found.tensor.shape)?;
         let grid = ScaleGrid::groups(&shape, scale.shape, MXFP4_GROUP)?;
         Ok(Layer {
@@ -160,7 +164,7 @@ impl Model<'_> {
             exact: true,
             components: vec![
                 weight_component(found.index),
-                scale_component(SCALE, scale_index, &grid),
+                scale_component(SCALE, scale.index, &grid),
             ],
             compatible: format!("MXFP4, {grid}, K {}", grid.cols()),
             kernel: Arc::new(ScaledKernel {
@@ -176,13 +180,13 @@ impl Model<'_> {
     /// The scale, if it is of one of `dtypes`.
     fn scale<'f>(
         &self,
-        found: &Found<'f>,
+        found: &Weight<'f>,
         usual: &str,
         dtypes: &[Dtype],
-    ) -> Result<(u32, TensorRef<'f>), Reason> {
-        let (index, scale) = found.scale.ok_or_else(|| self.missing(found, SCALE))?;
+    ) -> Result<Part<'f>, Reason> {
+        let scale = found.scale.ok_or_else(|| self.missing(found, SCALE))?;
         match scale.dtype.known() {
-            Some(d) if dtypes.contains(&d) => Ok((index, scale)),
+            Some(d) if dtypes.contains(&d) => Ok(scale),
             _ => Err(reason!(
                 "its scale '{}' is {}, not {usual}",
                 scale.name,
@@ -191,11 +195,11 @@ impl Model<'_> {
         }
     }
 
-    fn missing(&self, found: &Found<'_>, what: &str) -> Reason {
+    fn missing(&self, found: &Weight<'_>, what: &str) -> Reason {
         reason!(
             "its scale '{}' is missing{}",
             found.module.names(&[what]),
-            elsewhere(self.0.catalog)
+            found.module.elsewhere()
         )
     }
 }
@@ -213,8 +217,8 @@ fn is_awq(weight: &[u64], scale: TensorRef<'_>) -> bool {
     }
 }
 
-fn awq_reason(found: &Found<'_>) -> Reason {
-    let scale = found.scale.map_or("none".to_string(), |(_, scale)| {
+fn awq_reason(found: &Weight<'_>) -> Reason {
+    let scale = found.scale.map_or("none".to_string(), |scale| {
         format!("{} {:?}", scale.dtype, scale.shape)
     });
     reason!(

@@ -5,7 +5,6 @@
 //! exact, and the product is rounded once; a second factor, where a format has one, is multiplied
 //! to the scale first (NVFP4) or to the value last (bitsandbytes' int8), each rounded.
 
-use std::cell::RefCell;
 use std::sync::Arc;
 
 use super::Kernel;
@@ -14,7 +13,7 @@ use super::scale_grid::ScaleGrid;
 use crate::dtype::Dtype;
 use crate::dtype::decode::decode;
 use crate::error::Result;
-use crate::view::{FloatSource, Floats, SharedView};
+use crate::view::{FloatSource, Floats, Scratch, SharedView};
 
 /// Codes are read this many at a time, into a buffer that stays in the L2 cache.
 const PIECE: u64 = 64 * 1024;
@@ -74,18 +73,6 @@ struct Scaled {
     third: Option<SharedView>,
 }
 
-/// Buffers that each thread keeps.
-#[derive(Default)]
-struct Scratch {
-    bytes: Vec<u8>,
-    scales: Vec<f32>,
-    zeros: Vec<f32>,
-}
-
-thread_local! {
-    static SCRATCH: RefCell<Scratch> = RefCell::default();
-}
-
 impl FloatSource for Scaled {
     fn numel(&self) -> u64 {
         self.kernel.numel
@@ -93,57 +80,51 @@ impl FloatSource for Scaled {
 
     fn fill(&self, first: u64, out: &mut [f32]) -> Result<()> {
         let cols = self.kernel.grid.cols();
-        SCRATCH.with_borrow_mut(|scratch| {
-            let mut done = 0;
-            while done < out.len() {
-                let at = first + done as u64;
-                let mut n = PIECE.min((out.len() - done) as u64);
-                if cols > PIECE {
-                    // Within a row, so that no more scales are read than there are values.
-                    n = n.min(cols - at % cols);
-                }
-                let n = n as usize;
-                self.piece(at, &mut out[done..done + n], scratch)?;
-                done += n;
+        let mut done = 0;
+        while done < out.len() {
+            let at = first + done as u64;
+            let mut n = PIECE.min((out.len() - done) as u64);
+            if cols > PIECE {
+                // Within a row, so that no more scales are read than there are values.
+                n = n.min(cols - at % cols);
             }
-            Ok(())
-        })
+            let n = n as usize;
+            self.piece(at, &mut out[done..done + n])?;
+            done += n;
+        }
+        Ok(())
     }
 }
 
 impl Scaled {
     /// Fills `out`, at most [`PIECE`] elements that lie in one row or are rows of at most that many.
-    fn piece(&self, first: u64, out: &mut [f32], scratch: &mut Scratch) -> Result<()> {
+    fn piece(&self, first: u64, out: &mut [f32]) -> Result<()> {
         let window = Window::of(&self.kernel.grid, first, out.len() as u64);
-        let Scratch {
-            bytes,
-            scales,
-            zeros,
-        } = scratch;
         let kernel = &self.kernel;
-        window.load(&self.scales, kernel.scale, bytes, scales)?;
+        let mut scales = window.load(&self.scales, kernel.scale)?;
+        let mut zeros = None;
         match (kernel.extra, &self.third) {
-            (Extra::Zeros, Some(third)) => window.load(third, Dtype::I8, bytes, zeros)?,
+            (Extra::Zeros, Some(third)) => zeros = Some(window.load(third, Dtype::I8)?),
             (Extra::ScaleFactor(dtype), Some(third)) => {
                 let factor = one(third, dtype)?;
                 scales.iter_mut().for_each(|s| *s *= factor);
-                one_nan(scales);
+                one_nan(&mut scales);
             }
             _ => {}
         }
         let per_byte = u64::from(8 / kernel.code.bits());
         let start = first / per_byte;
         let stop = (first + out.len() as u64).div_ceil(per_byte);
-        bytes.resize((stop - start) as usize, 0);
-        self.codes.read_at(start, bytes)?;
+        let mut bytes = Scratch::<u8>::take((stop - start) as usize);
+        self.codes.read_at(start, &mut bytes)?;
         let mut at = first;
         for strip in out.chunks_mut(STRIP) {
             let from = (at / per_byte - start) as usize;
             decode(kernel.code, &bytes[from..], (at % per_byte) as usize, strip);
-            if kernel.extra == Extra::Zeros {
+            if let Some(zeros) = &zeros {
                 window.combine(&kernel.grid, at, strip, zeros, |v, z| v - z);
             }
-            window.combine(&kernel.grid, at, strip, scales, |v, s| v * s);
+            window.combine(&kernel.grid, at, strip, &scales, |v, s| v * s);
             if let Extra::ValueFactor(last) = kernel.extra {
                 strip.iter_mut().for_each(|v| *v *= last);
             }
@@ -195,20 +176,14 @@ impl Window {
     }
 
     /// Reads the window of `view`, a tensor of `dtype` that is shaped like the scales.
-    fn load(
-        &self,
-        view: &SharedView,
-        dtype: Dtype,
-        bytes: &mut Vec<u8>,
-        values: &mut Vec<f32>,
-    ) -> Result<()> {
+    fn load(&self, view: &SharedView, dtype: Dtype) -> Result<Scratch<f32>> {
         let size = u64::from(dtype.bits() / 8);
-        bytes.resize((self.count * size) as usize, 0);
-        view.read_at(self.first * size, bytes)?;
-        values.resize(self.count as usize, 0.0);
-        decode(dtype, bytes, 0, values);
-        one_nan(values);
-        Ok(())
+        let mut bytes = Scratch::<u8>::take((self.count * size) as usize);
+        view.read_at(self.first * size, &mut bytes)?;
+        let mut values = Scratch::take(self.count as usize);
+        decode(dtype, &bytes, 0, &mut values);
+        one_nan(&mut values);
+        Ok(values)
     }
 
     /// Combines the elements from `at` on with the window's values, each with that of its block.

@@ -5,18 +5,18 @@
 //!
 //! `.weight` is dropped from such a name, and other ends stay: words are `X` itself, or `X.qweight`
 //! or `X.weight_packed`; beside them stand `X.scales`, `X.weight_scale_inv` … (transformers:
-//! `X_scale_inv`). No format need know of this. Each is shown a catalog in which a stack is a module
-//! like any other, whose tensors are those of the first expert ([`Stacks::as_layers`]): headers say
-//! the same of all experts. What a format then recognizes is made the stack again
-//! ([`Stacks::stacked`]): its values are each expert's, decoded by the format's kernel, one after
-//! another.
+//! `X_scale_inv`). No format need know of this. Each is shown a listing in which a stack is a module
+//! like any other, whose tensors are those of the first expert ([`Overlay`]): headers say the same of
+//! all experts. What a format then recognizes is made the stack again ([`Stacks::stacked`]): its
+//! values are each expert's, decoded by the format's kernel, one after another.
 
 use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
 
+use super::listing::{Listing, Overlay};
 use super::parts::MOST_INPUTS;
-use super::{Facts, Kernel, Layer, Outcome, Recognized, Target};
+use super::{DeferredShape, Kernel, Layer, Outcome, Recognized, Target};
 use crate::catalog::{Catalog, TensorRef};
 use crate::dtype::{Dtype, numel};
 use crate::error::Result;
@@ -43,8 +43,6 @@ pub struct Stacks {
     stacks: Vec<Stack>,
     /// A tensor's stack, by index, and how it belongs to it.
     members: HashMap<u32, (usize, Cut)>,
-    /// The model as formats are to see it; `None` where nothing is stacked.
-    as_layers: Option<Catalog>,
 }
 
 /// Experts under one name.
@@ -91,66 +89,54 @@ impl Cut {
 type Member<'a> = (u32, &'a str);
 
 impl Stacks {
-    /// Those that the names, dtypes and shapes of a catalog show.
-    pub fn find(catalog: &Catalog) -> Stacks {
+    /// Those that the names, dtypes and shapes of a catalog show, and how their tensors are to be
+    /// shown to formats: as those of the first expert.
+    pub fn find(catalog: &Catalog) -> (Stacks, Overlay) {
         let mut named: HashMap<&str, Vec<Member<'_>>> = HashMap::new();
-        for (i, tensor) in catalog.tensors.iter().enumerate() {
+        for (i, tensor) in (0u32..).zip(&catalog.tensors) {
             if let Some((name, last)) = split(tensor.name) {
-                named.entry(name).or_default().push((i as u32, last));
+                named.entry(name).or_default().push((i, last));
             }
         }
-        let mut found = Stacks::default();
-        let mut tensors = Vec::new();
+        let (mut found, mut overlay) = (Stacks::default(), Overlay::default());
         for (name, members) in named {
             let Some(words) = words(catalog, name, &members) else {
                 continue;
             };
-            if tensors.is_empty() {
-                tensors = catalog.tensors.rows();
-            }
             let experts = catalog.tensors.get(words).shape[0];
             for (index, last) in members {
-                let tensor = &mut tensors[index as usize];
                 // Stored values of that name are nobody's words.
                 if last == WEIGHT && index != words {
                     continue;
                 }
-                let cut = Cut::of(catalog.tensors.get(index), experts);
-                tensor.name = format!("{name}.{last}").into();
-                if cut == Cut::Slice {
-                    tensor.shape = tensor.shape[1..].into();
-                    tensor.nbytes /= experts;
-                }
+                let tensor = catalog.tensors.get(index);
+                let cut = Cut::of(tensor, experts);
+                let (shape, nbytes) = match cut {
+                    Cut::Slice => (&tensor.shape[1..], tensor.nbytes / experts),
+                    Cut::Whole | Cut::Misfit => (tensor.shape, tensor.nbytes),
+                };
+                overlay.describe(index, &format!("{name}.{last}"), shape, nbytes);
                 found.members.insert(index, (found.stacks.len(), cut));
             }
             let name = name.to_string();
             found.stacks.push(Stack { name, experts });
         }
-        if !found.stacks.is_empty() {
-            found.as_layers = Some(catalog.described_as(tensors));
-        }
-        found
+        (found, overlay)
     }
 
-    /// The model with every stack as the layer of its first expert, if it has stacks. Tensors have
-    /// the indexes that they have in the model itself.
-    pub fn as_layers(&self) -> Option<&Catalog> {
-        self.as_layers.as_ref()
-    }
-
-    /// What was recognized in that catalog, as what the model itself has.
-    pub fn stacked(&self, found: Recognized) -> Recognized {
+    /// What was recognized in the listing, as what the model itself has.
+    pub fn stacked(&self, found: Recognized, listing: &Listing<'_>) -> Recognized {
         let anchor = found.parts.first().and_then(|i| self.members.get(i));
         let Some(&(at, _)) = anchor else {
             return found;
         };
         let stack = &self.stacks[at];
-        let outcome = match (self.cuts(at, &found.parts), found.outcome) {
+        let outcome = match (self.cuts(at, &found.parts, listing), found.outcome) {
             (Err(reason), _) => Outcome::Damaged(reason),
             (_, Outcome::Damaged(reason)) => Outcome::Damaged(stack.each(&reason)),
             (Ok(cuts), Outcome::Layer(layer)) => stack.layer(&layer, cuts).into(),
-            (Ok(cuts), Outcome::Facts(facts)) => match self.cuts(at, &facts.sources) {
-                Ok(sources) => Outcome::Facts(stack.facts(facts, sources, cuts)),
+            (Ok(cuts), Outcome::Deferred(one)) => match self.cuts(at, &one.sources, listing) {
+                Ok(sources) => Outcome::Deferred(stack.deferred(one, sources, cuts)),
                 Err(reason) => Outcome::Damaged(reason),
             },
         };
@@ -167,7 +153,12 @@ impl Stacks {
     }
 
     /// How each of `parts` is cut, if the stack can be taken apart.
-    fn cuts(&self, at: usize, parts: &[u32]) -> std::result::Result<Vec<Cut>, Reason> {
+    fn cuts(
+        &self,
+        at: usize,
+        parts: &[u32],
+        listing: &Listing<'_>,
+    ) -> std::result::Result<Vec<Cut>, Reason> {
         let Stack { experts, name } = &self.stacks[at];
         if *experts > MOST_EXPERTS {
             return Err(reason!(
@@ -176,22 +167,18 @@ impl Stacks {
         }
         let cut = |index: &u32| match self.members.get(index) {
             Some(&(own, cut)) if own == at && cut != Cut::Misfit => Ok(cut),
-            _ => Err(self.misfit(at, *index)),
+            _ => Err(self.misfit(at, listing.get(*index))),
         };
         parts.iter().map(cut).collect()
     }
 
-    fn misfit(&self, at: usize, index: u32) -> Reason {
+    fn misfit(&self, at: usize, part: TensorRef<'_>) -> Reason {
         let Stack { experts, name } = &self.stacks[at];
-        let tensors = self.as_layers.as_ref().map(|c| &c.tensors);
-        match tensors.map(|t| t.get(index)) {
-            Some(part) => reason!(
-                "'{name}' is a stack of {experts} experts, but '{}' {:?} is not for as many: an axis of {experts} is due in front",
-                part.name,
-                part.shape
-            ),
-            None => reason!("'{name}' is a stack of {experts} experts and lacks a part"),
-        }
+        reason!(
+            "'{name}' is a stack of {experts} experts, but '{}' {:?} is not for as many: an axis of {experts} is due in front",
+            part.name,
+            part.shape
+        )
     }
 }
 
@@ -231,14 +218,14 @@ impl Stack {
         })
     }
 
-    /// Facts of every expert, which must come to the same layer.
-    fn facts(&self, facts: Facts, sources: Vec<Cut>, cuts: Vec<Cut>) -> Facts {
+    /// The shapes of all experts, which must come to the same layer.
+    fn deferred(&self, one: DeferredShape, sources: Vec<Cut>, cuts: Vec<Cut>) -> DeferredShape {
         let stack = self.clone();
-        let Facts {
+        let DeferredShape {
             sources: indexes,
             finish,
-        } = facts;
-        Facts {
+        } = one;
+        DeferredShape {
             sources: indexes,
             finish: Box::new(move |bytes| {
                 let own = |e: u64| -> Vec<Vec<u8>> {

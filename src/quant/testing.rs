@@ -29,7 +29,7 @@ pub(crate) fn stored(name: &str, dtype: Dtype, shape: &[u64], bytes: impl Into<V
 /// A model directory and its catalog.
 pub(crate) struct TestModel {
     pub(crate) catalog: Catalog,
-    _dir: tempfile::TempDir,
+    pub(crate) _dir: tempfile::TempDir,
 }
 
 impl TestModel {

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use super::View;
 use crate::catalog::{Extent, Piece};
 use crate::error::{Error, Result};
+use crate::patience;
 
 /// The stored bytes of a tensor: an extent of a shard.
 pub struct StoredBytes(pub Extent);
@@ -75,13 +76,9 @@ impl Deferred {
         }
     }
 
-    /// Whether a read is answered without making them.
-    pub fn is_made(&self) -> bool {
-        self.made.get().is_some()
-    }
-
     fn bytes(&self) -> Result<&[u8]> {
         if self.made.get().is_none() {
+            patience::take_long()?;
             let _making = self.making.lock().unwrap_or_else(PoisonError::into_inner);
             if self.made.get().is_none() {
                 let bytes = (self.make)()?;

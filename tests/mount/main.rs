@@ -12,6 +12,7 @@ mod names;
 mod readonly;
 mod reads;
 mod sources;
+mod stalled;
 mod synthetic;
 mod tied;
 

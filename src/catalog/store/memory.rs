@@ -133,6 +133,10 @@ impl Object for MemoryObject {
         false
     }
 
+    fn was_changed(&self) -> bool {
+        false
+    }
+
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
         let start = offset as usize;
         let bytes = self.bytes.get(start..start + buf.len());

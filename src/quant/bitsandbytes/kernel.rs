@@ -1,6 +1,5 @@
 //! The values of a 4-bit weight: map[code] · a, with a the statistic of the value's block.
 
-use std::cell::RefCell;
 use std::sync::Arc;
 
 use super::state::{Nested, State};
@@ -10,7 +9,7 @@ use crate::error::Result;
 use crate::quant::Kernel;
 use crate::quant::read::part;
 use crate::quant::scaled::{combine_runs, one_nan};
-use crate::view::{FloatSource, Floats, SharedView};
+use crate::view::{FloatSource, Floats, Scratch, SharedView};
 
 /// Values are computed at most this many at a time; the bytes for them stay in the L2 cache.
 const PIECE: usize = 64 * 1024;
@@ -72,23 +71,8 @@ struct NestedViews {
     map: SharedView,
 }
 
-/// Buffers that each thread keeps.
-struct Scratch {
-    bytes: Vec<u8>,
-    statistics: Vec<f32>,
-    nested: Vec<f32>,
-    /// The two values that each byte of codes stands for.
-    pairs: Box<[[f32; 2]; 256]>,
-}
-
-thread_local! {
-    static SCRATCH: RefCell<Scratch> = RefCell::new(Scratch {
-        bytes: Vec::new(),
-        statistics: Vec::new(),
-        nested: Vec::new(),
-        pairs: Box::new([[0.0; 2]; 256]),
-    });
-}
+/// The two values that each byte of codes stands for.
+type Pairs = [[f32; 2]; 256];
 
 impl FloatSource for FourBitValues {
     fn numel(&self) -> u64 {
@@ -96,86 +80,79 @@ impl FloatSource for FourBitValues {
     }
 
     fn fill(&self, first: u64, out: &mut [f32]) -> Result<()> {
-        SCRATCH.with_borrow_mut(|scratch| {
-            self.read_map(&mut scratch.pairs)?;
-            let mut at = first;
-            for piece in out.chunks_mut(PIECE) {
-                self.piece(at, piece, scratch)?;
-                at += piece.len() as u64;
-            }
-            Ok(())
-        })
+        let mut pairs = [[0.0; 2]; 256];
+        self.read_map(&mut pairs)?;
+        let mut at = first;
+        for piece in out.chunks_mut(PIECE) {
+            self.piece(at, piece, &pairs)?;
+            at += piece.len() as u64;
+        }
+        Ok(())
     }
 }
 
 impl FourBitValues {
     /// The stored map, as every byte's two values: the high nibble comes first.
-    fn read_map(&self, pairs: &mut [[f32; 2]; 256]) -> Result<()> {
+    fn read_map(&self, pairs: &mut Pairs) -> Result<()> {
         let mut map = [0.0; 16];
-        read_floats(&self.map, 0, &mut map, &mut [0; 64])?;
+        read_floats(&self.map, 0, &mut map)?;
         for (byte, pair) in pairs.iter_mut().enumerate() {
             *pair = [map[byte >> 4], map[byte & 15]];
         }
         Ok(())
     }
 
-    fn piece(&self, first: u64, out: &mut [f32], scratch: &mut Scratch) -> Result<()> {
+    fn piece(&self, first: u64, out: &mut [f32], pairs: &Pairs) -> Result<()> {
         let first_block = first / self.block;
         let last_block = (first + out.len().max(1) as u64 - 1) / self.block;
-        self.read_statistics(first_block, last_block, scratch)?;
+        let statistics = self.read_statistics(first_block, last_block)?;
         let start = first / 2;
         let stop = (first + out.len() as u64).div_ceil(2);
-        scratch.bytes.resize((stop - start) as usize, 0);
-        self.codes.read_at(start, &mut scratch.bytes)?;
+        let mut bytes = Scratch::<u8>::take((stop - start) as usize);
+        self.codes.read_at(start, &mut bytes)?;
         let mut at = first;
         for strip in out.chunks_mut(STRIP) {
-            let codes = &scratch.bytes[(at / 2 - start) as usize..];
-            nibbles(&scratch.pairs, codes, (at % 2) as usize, strip);
-            let by = &scratch.statistics[(at / self.block - first_block) as usize..];
+            let codes = &bytes[(at / 2 - start) as usize..];
+            nibbles(pairs, codes, (at % 2) as usize, strip);
+            let by = &statistics[(at / self.block - first_block) as usize..];
             combine_runs(strip, at % self.block, self.block, by, |v, a| v * a);
             at += strip.len() as u64;
         }
         Ok(())
     }
 
-    /// Fills `scratch.statistics` with those of blocks `first..=last`.
-    fn read_statistics(&self, first: u64, last: u64, scratch: &mut Scratch) -> Result<()> {
-        let Scratch {
-            bytes,
-            statistics,
-            nested: outer,
-            ..
-        } = scratch;
+    /// The statistics of blocks `first..=last`.
+    fn read_statistics(&self, first: u64, last: u64) -> Result<Scratch<f32>> {
         let count = (last - first + 1) as usize;
-        statistics.resize(count, 0.0);
+        let mut statistics = Scratch::take(count);
         let Some(views) = &self.nested else {
-            bytes.resize(count * 4, 0);
-            return read_floats(&self.absmax, first, statistics, bytes);
+            read_floats(&self.absmax, first, &mut statistics)?;
+            return Ok(statistics);
         };
         let mut map = [0.0; 256];
-        read_floats(&views.map, 0, &mut map, &mut [0; 1024])?;
+        read_floats(&views.map, 0, &mut map)?;
         let Nested { block, offset } = views.nested;
         let outer_first = first / block;
-        outer.resize((last / block - outer_first + 1) as usize, 0.0);
-        bytes.resize(outer.len() * 4, 0);
-        read_floats(&views.absmax, outer_first, outer, bytes)?;
-        bytes.resize(count, 0);
-        self.absmax.read_at(first, bytes)?;
-        for (a, &code) in statistics.iter_mut().zip(bytes.iter()) {
+        let mut outer = Scratch::take((last / block - outer_first + 1) as usize);
+        read_floats(&views.absmax, outer_first, &mut outer)?;
+        let mut codes = Scratch::<u8>::take(count);
+        self.absmax.read_at(first, &mut codes)?;
+        for (a, &code) in statistics.iter_mut().zip(&*codes) {
             *a = map[usize::from(code)];
         }
-        combine_runs(statistics, first % block, block, outer, |m, a| {
+        combine_runs(&mut statistics, first % block, block, &outer, |m, a| {
             m * a + offset
         });
-        one_nan(statistics);
-        Ok(())
+        one_nan(&mut statistics);
+        Ok(statistics)
     }
 }
 
-/// Reads F32 elements from `first` on; `bytes` is a buffer of their exact size.
-fn read_floats(view: &SharedView, first: u64, out: &mut [f32], bytes: &mut [u8]) -> Result<()> {
-    view.read_at(first * 4, bytes)?;
-    decode(Dtype::F32, bytes, 0, out);
+/// Reads F32 elements from `first` on.
+fn read_floats(view: &SharedView, first: u64, out: &mut [f32]) -> Result<()> {
+    let mut bytes = Scratch::<u8>::take(out.len() * 4);
+    view.read_at(first * 4, &mut bytes)?;
+    decode(Dtype::F32, &bytes, 0, out);
     one_nan(out);
     Ok(())
 }

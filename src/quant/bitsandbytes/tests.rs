@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::catalog::{Catalog, OpenOptions};
 use crate::dtype::Dtype;
-use crate::layout::{Layout, Node, Top};
+use crate::layout::{Layout, Node, TensorFile, Top};
 use crate::model::{Model, ModelOptions};
 use crate::quant::testing::{Stored, TestModel, assert_values, random, random_bytes, same, stored};
 use crate::reason::Missing;
@@ -462,13 +462,13 @@ fn fusions_are_of_values() {
     let model = TestModel::safetensors(&tensors, Value::Null);
     let model = Model::new(model.catalog, ModelOptions::default());
     let (id, fused) = model.find("l.qkv_proj.weight").unwrap();
-    assert_eq!((fused.dtype.name(), &*fused.shape), ("F32", &[9, 10][..]));
+    assert_eq!((fused.dtype.name(), fused.shape), ("F32", &[9, 10][..]));
     let bytes = read_all(&*model.f32(id).unwrap().unwrap()).unwrap();
     let first = f32::from_le_bytes(bytes[..4].try_into().unwrap());
     assert!(same(first, NF4[7] * 2.0));
     assert!(model.find("l.qkv_proj.weight.absmax").is_err());
     let (_, fused) = model.find("e.gate_up_proj.weight").unwrap();
-    assert_eq!((fused.dtype.name(), &*fused.shape), ("F32", &[4, 3][..]));
+    assert_eq!((fused.dtype.name(), fused.shape), ("F32", &[4, 3][..]));
     assert!(model.find("e.gate_up_proj.SCB").is_err());
 }
 
@@ -543,17 +543,21 @@ fn a_state_that_cannot_be_read_is_asked_for_again() {
     for _ in 0..2 {
         let tensor = model.tensor(weight).unwrap();
         assert!(tensor.values.is_none());
-        assert!(tensor.remark.as_ref().unwrap().contains("truncated"));
+        assert!(model.remark(weight).unwrap().contains("truncated"));
         assert!(!model.is_settled(weight) && !model.is_settled(fused));
         assert_eq!(
             model.find("qkv_proj.weight").err().unwrap().errno(),
             libc::EIO
         );
-        assert!(layout.try_exists(Node::Raw(weight)).unwrap());
+        assert!(
+            layout
+                .try_exists(Node::TensorFile(TensorFile::Raw, weight))
+                .unwrap()
+        );
         for node in [
-            Node::F32(weight),
-            Node::Npy(weight),
-            Node::Meta(weight),
+            Node::TensorFile(TensorFile::F32, weight),
+            Node::TensorFile(TensorFile::Npy, weight),
+            Node::TensorFile(TensorFile::Meta, weight),
             Node::TensorDir(fused),
             Node::Top(Top::ModelJson),
         ] {
@@ -566,8 +570,8 @@ fn a_state_that_cannot_be_read_is_asked_for_again() {
     }
     std::fs::write(&path, whole).unwrap();
     for node in [
-        Node::F32(weight),
-        Node::Npy(weight),
+        Node::TensorFile(TensorFile::F32, weight),
+        Node::TensorFile(TensorFile::Npy, weight),
         Node::TensorDir(fused),
         Node::Top(Top::ModelJson),
     ] {

@@ -4,7 +4,8 @@ use std::cell::RefCell;
 
 use serde_json::Value;
 
-use super::targets::{Effort, Targets};
+use super::expression::Effort;
+use super::targets::Targets;
 use crate::catalog::Configuration;
 
 /// A model's compressed-tensors config.
@@ -17,12 +18,12 @@ pub struct Config {
     ignore: Targets,
     effort: Effort,
     /// The last answer: a layer's formats ask for the same module several times in a row.
-    last: RefCell<Option<(String, bool, Place)>>,
+    last: RefCell<Option<(String, bool, Membership)>>,
 }
 
 /// What the targets say of a module.
 #[derive(Clone, Copy)]
-struct Place {
+struct Membership {
     ignored: bool,
     group: Option<usize>,
 }
@@ -72,7 +73,7 @@ pub enum Strategy {
 
 /// What the config says of one module.
 #[derive(Debug, Clone, Copy)]
-pub struct Module<'a> {
+pub struct Scheme<'a> {
     /// Whether `ignore` names it: then it is not quantized, whatever group it is in.
     pub ignored: bool,
     /// The group whose target fits best; `None` if no target fits, or it is ignored.
@@ -82,7 +83,7 @@ pub struct Module<'a> {
     pub format: Option<&'a str>,
 }
 
-impl<'a> Module<'a> {
+impl<'a> Scheme<'a> {
     /// How its weights are quantized, if the config says.
     pub fn weights(&self) -> Option<&'a Weights> {
         self.group?.weights.as_ref()
@@ -148,25 +149,25 @@ impl Config {
 
     /// What it says of the module `path` (a tensor's name without `.weight…`). `matrix`: whether
     /// its weight has two dimensions, which is what class names such as `Linear` are taken to mean.
-    pub fn module(&self, path: &str, matrix: bool) -> Module<'_> {
-        let Place { ignored, group } = self.place(path, matrix);
+    pub fn scheme(&self, path: &str, matrix: bool) -> Scheme<'_> {
+        let Membership { ignored, group } = self.membership(path, matrix);
         let group = group.and_then(|index| self.groups.get(index));
         let own = group.and_then(|g| g.format.as_deref());
         let format = own.or(self.format.as_deref());
-        Module {
+        Scheme {
             ignored,
             group,
             format: format.filter(|f| *f != "mixed-precision"),
         }
     }
 
-    fn place(&self, path: &str, matrix: bool) -> Place {
+    fn membership(&self, path: &str, matrix: bool) -> Membership {
         let mut last = self.last.borrow_mut();
-        if let Some((of, m, place)) = &*last
+        if let Some((of, m, membership)) = &*last
             && of == path
             && *m == matrix
         {
-            return *place;
+            return *membership;
         }
         let ignored = self.ignore.find(path, &self.effort).is_some()
             || matrix && self.ignore.classes.find(path, false).is_some();
@@ -175,9 +176,9 @@ impl Config {
             named.or_else(|| self.targets.classes.find(path, true).filter(|_| matrix))
         };
         let group = if ignored { None } else { group() };
-        let place = Place { ignored, group };
-        *last = Some((path.to_string(), matrix, place));
-        place
+        let membership = Membership { ignored, group };
+        *last = Some((path.to_string(), matrix, membership));
+        membership
     }
 
     /// What a person should know of its expressions: which are not used, and why.

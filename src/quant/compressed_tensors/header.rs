@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 
+use super::Anchor;
 use super::config::Weights;
-use super::{Anchor, Part};
 use crate::dtype::Dtype;
+use crate::quant::module::Part;
 use crate::reason::{Reason, reason};
 
 pub(super) const SCALE: &str = "weight_scale";
@@ -112,7 +113,7 @@ impl Head {
     }
 }
 
-fn check_scale(scale: Part, n: u64) -> std::result::Result<(Dtype, Granularity), Reason> {
+fn check_scale(scale: Part<'_>, n: u64) -> std::result::Result<(Dtype, Granularity), Reason> {
     let dtype = scale.tensor.dtype.known();
     let dtype = dtype
         .filter(|d| matches!(d, Dtype::F16 | Dtype::BF16 | Dtype::F32))
@@ -132,7 +133,7 @@ fn check_scale(scale: Part, n: u64) -> std::result::Result<(Dtype, Granularity),
 }
 
 /// Whether `weight_shape` holds 64-bit numbers.
-fn check_shape(shape: Part) -> std::result::Result<bool, Reason> {
+fn check_shape(shape: Part<'_>) -> std::result::Result<bool, Reason> {
     match (shape.tensor.dtype.known(), shape.tensor.numel()) {
         (Some(Dtype::I64), 2) => Ok(true),
         (Some(Dtype::I32), 2) => Ok(false),
@@ -146,8 +147,8 @@ fn check_shape(shape: Part) -> std::result::Result<bool, Reason> {
 /// Zero points are packed where there is one for each group or row, bytes where there is one for
 /// the tensor. Releases before 0.8 left them as bytes throughout.
 fn check_zeros(
-    zeros: Part,
-    scale: Part,
+    zeros: Part<'_>,
+    scale: Part<'_>,
     granularity: Granularity,
 ) -> std::result::Result<ZeroPart, Reason> {
     let tensor = zeros.index;

@@ -23,7 +23,7 @@ use crate::dtype::Dtype;
 use crate::error::Result;
 use crate::quant::parts::check_inputs;
 use crate::quant::read::part;
-use crate::quant::{Component, Facts, Join, Kernel, Layer, Outcome, Recognized};
+use crate::quant::{Component, DeferredShape, Join, Kernel, Layer, Outcome, Recognized};
 use crate::reason::{Reason, reason};
 use crate::view::{Floats, SharedView};
 
@@ -37,14 +37,14 @@ pub(super) fn recognize(anchor: &Anchor, weights: Option<&Weights>) -> Recognize
             let mut parts = vec![head.scale, head.shape];
             parts.extend(head.zeros.map(|z| z.tensor));
             parts.extend(head.order.as_ref().map(|o| o.0));
-            let facts = Facts {
+            let deferred = DeferredShape {
                 sources: vec![head.shape],
                 finish: Box::new(move |data| {
                     let shape = data.first().map_or(&[][..], |d| d);
                     head.layer(shape)
                 }),
             };
-            anchor.found(parts, Outcome::Facts(facts))
+            anchor.found(parts, Outcome::Deferred(deferred))
         }
         Err(reason) => anchor.found(
             anchor.siblings(&[SCALE, SHAPE, ZERO, ORDER]),

@@ -2,12 +2,10 @@
 //! Any range of elements is computed straight into the output; words, scales and zero points are
 //! read with one `pread` each for a block of rows, so that nothing needs to be kept.
 
-use std::cell::RefCell;
-
 use super::decode::{Biases, Layout, Numbers, Segment, decode};
 use super::scales::{Order, Scales, Zeros, read};
 use crate::error::Result;
-use crate::view::{FloatSource, SharedView};
+use crate::view::{FloatSource, Scratch, SharedView};
 
 /// Values computed between two `pread`s: 32 KiB of 4-bit words, 256 KiB of output.
 const BLOCK: u64 = 64 * 1024;
@@ -53,20 +51,6 @@ pub(super) struct Span {
     pub scales: (u64, u64),
 }
 
-/// Buffers of a thread, which grow and stay.
-#[derive(Default)]
-struct Scratch {
-    words: Vec<u8>,
-    raw: Vec<u8>,
-    scales: Vec<f32>,
-    biases: Vec<i32>,
-    codes: Vec<u8>,
-}
-
-thread_local! {
-    static SCRATCH: RefCell<Scratch> = RefCell::default();
-}
-
 impl FloatSource for Rows {
     fn numel(&self) -> u64 {
         self.shape.rows * self.shape.columns
@@ -77,16 +61,14 @@ impl FloatSource for Rows {
             Some(order) => order.groups(self.shape.row_scales.max(1), self.shape.columns)?,
             None => None,
         };
-        SCRATCH.with_borrow_mut(|scratch| {
-            let mut done = 0;
-            while done < out.len() {
-                let at = first + done as u64;
-                let len = self.shape.block(at, (out.len() - done) as u64) as usize;
-                self.fill_block(at, order, scratch, &mut out[done..done + len])?;
-                done += len;
-            }
-            Ok(())
-        })
+        let mut done = 0;
+        while done < out.len() {
+            let at = first + done as u64;
+            let len = self.shape.block(at, (out.len() - done) as u64) as usize;
+            self.fill_block(at, order, &mut out[done..done + len])?;
+            done += len;
+        }
+        Ok(())
     }
 
     fn grain(&self) -> u64 {
@@ -143,26 +125,18 @@ impl Shape {
 }
 
 impl Rows {
-    fn fill_block(
-        &self,
-        first: u64,
-        order: Option<&[u32]>,
-        scratch: &mut Scratch,
-        out: &mut [f32],
-    ) -> Result<()> {
+    fn fill_block(&self, first: u64, order: Option<&[u32]>, out: &mut [f32]) -> Result<()> {
         let shape = &self.shape;
         let k = shape.columns;
         let last = first + out.len() as u64 - 1;
         let span = shape.span(first, last, order.is_some());
         let start = shape.byte(first / k, first % k);
         let end = shape.byte_after(last / k, last % k);
-        let words = read(&self.words, start, end - start, &mut scratch.words)?;
-        self.scales
-            .load(span.scales, &mut scratch.raw, &mut scratch.scales)?;
+        let words = read(&self.words, start, end - start)?;
+        let all_scales = self.scales.load(span.scales)?;
         let offset = 1 << (shape.layout.bits - 1);
-        let Scratch { raw, biases, .. } = scratch;
-        let each = self.zeros.load(shape, &span, offset, raw, biases)?;
-        scratch.codes.resize(scratch.codes.len().max(out.len()), 0);
+        let biases = self.zeros.load(shape, &span, offset)?;
+        let mut codes = Scratch::take(out.len());
 
         let (unit, _) = shape.layout.unit();
         let mut rest = out;
@@ -180,15 +154,14 @@ impl Rows {
                 skip: (column % unit) as usize,
                 left: (shape.group - column % shape.group) as usize,
                 group: shape.group as usize,
-                scales: &scratch.scales[scales.clone()],
-                biases: match each {
-                    true => Biases::Each(&scratch.biases[scales]),
-                    false => Biases::One(offset),
+                scales: &all_scales[scales.clone()],
+                biases: match &biases {
+                    Some(biases) => Biases::Each(&biases[scales]),
+                    None => Biases::One(offset),
                 },
                 order: order.map(|groups| &groups[column as usize..][..n as usize]),
             };
-            let codes = &mut scratch.codes;
-            decode(shape.layout, shape.numbers, &segment, codes, here);
+            decode(shape.layout, shape.numbers, &segment, &mut codes, here);
             rest = after;
             at += n;
         }

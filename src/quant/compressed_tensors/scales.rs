@@ -8,7 +8,7 @@ use crate::dtype::Dtype;
 use crate::dtype::decode::{F8_E4M3, decode as widen};
 use crate::error::{Error, Result};
 use crate::reason::{Reason, reason};
-use crate::view::{SharedView, View, read_all};
+use crate::view::{Scratch, SharedView, View, read_all};
 
 /// Where scales come from.
 pub(super) enum Scales {
@@ -45,37 +45,23 @@ pub(super) struct Order {
     pub groups: OnceLock<Option<Box<[u32]>>>,
 }
 
-/// `len` bytes of a view from `offset` on, in a buffer that grows and stays.
-pub(super) fn read<'a>(
-    view: &SharedView,
-    offset: u64,
-    len: u64,
-    buffer: &'a mut Vec<u8>,
-) -> Result<&'a [u8]> {
-    let len = len as usize;
-    if buffer.len() < len {
-        buffer.resize(len, 0);
-    }
-    let bytes = &mut buffer[..len];
-    view.read_at(offset, bytes)?;
+/// `len` bytes of a view from `offset` on.
+pub(super) fn read(view: &SharedView, offset: u64, len: u64) -> Result<Scratch<u8>> {
+    let mut bytes = Scratch::take(len as usize);
+    view.read_at(offset, &mut bytes)?;
     Ok(bytes)
 }
 
 impl Scales {
-    /// The scales from … to (exclusive), into the start of `out`.
-    pub fn load(
-        &self,
-        (from, to): (u64, u64),
-        raw: &mut Vec<u8>,
-        out: &mut Vec<f32>,
-    ) -> Result<()> {
-        let n = (to - from) as usize;
-        out.resize(out.len().max(n), 0.0);
+    /// The scales from … to (exclusive).
+    pub fn load(&self, (from, to): (u64, u64)) -> Result<Scratch<f32>> {
+        let n = to - from;
+        let mut out = Scratch::take(n as usize);
         match self {
             Scales::Stored(view, dtype) => {
                 let size = u64::from(dtype.bits() / 8);
-                let bytes = read(view, from * size, n as u64 * size, raw)?;
-                widen(*dtype, bytes, 0, &mut out[..n]);
+                let bytes = read(view, from * size, n * size)?;
+                widen(*dtype, &bytes, 0, &mut out);
             }
             Scales::Divided {
                 scales,
@@ -89,13 +75,13 @@ impl Scales {
                         table.get_or_init(|| quotients)
                     }
                 };
-                let codes = read(scales, from, n as u64, raw)?;
-                for (scale, &code) in out.iter_mut().zip(codes) {
+                let codes = read(scales, from, n)?;
+                for (scale, &code) in out.iter_mut().zip(&*codes) {
                     *scale = table[usize::from(code)];
                 }
             }
         }
-        Ok(())
+        Ok(out)
     }
 }
 
@@ -108,45 +94,45 @@ fn divided((view, dtype): &(SharedView, Dtype)) -> Result<Box<[f32; 256]>> {
 }
 
 impl Zeros {
-    /// The biases of integer codes, one beside each scale `from … to` (exclusive) of `rows`, into
-    /// `biases`; `false` if all codes have the same, `offset`.
-    pub fn load(
-        &self,
-        shape: &Shape,
-        span: &Span,
-        offset: i32,
-        raw: &mut Vec<u8>,
-        biases: &mut Vec<i32>,
-    ) -> Result<bool> {
+    /// The biases of integer codes, one beside each of the span's scales; `None` if all codes have
+    /// the same, `offset`.
+    pub fn load(&self, shape: &Shape, span: &Span, offset: i32) -> Result<Option<Scratch<i32>>> {
         let (from, to) = span.scales;
-        biases.clear();
+        if let Zeros::Symmetric = self {
+            return Ok(None);
+        }
+        let mut biases = Scratch::take((to - from) as usize);
         match self {
-            Zeros::Symmetric => return Ok(false),
+            Zeros::Symmetric => {}
             Zeros::Bytes(view) => {
-                let bytes = read(view, from, to - from, raw)?;
-                biases.extend(bytes.iter().map(|&z| offset + i32::from(z as i8)));
+                let bytes = read(view, from, to - from)?;
+                for (bias, &z) in biases.iter_mut().zip(&*bytes) {
+                    *bias = offset + i32::from(z as i8);
+                }
             }
             Zeros::Packed(view) => {
-                let zeros = PackedZeros::read(view, shape, span, raw)?;
-                let place = |i: u64| (i / shape.row_scales, i % shape.row_scales);
-                biases.extend((from..to).map(place).map(|(row, c)| zeros.code(row, c)));
+                let zeros = PackedZeros::read(view, shape, span)?;
+                let columns = shape.row_scales;
+                for (bias, i) in biases.iter_mut().zip(from..) {
+                    *bias = zeros.code(i / columns, i % columns);
+                }
             }
         }
-        Ok(true)
+        Ok(Some(biases))
     }
 }
 
 /// Zero points of a few rows: words of which each column is a run down the rows.
-struct PackedZeros<'a> {
+struct PackedZeros {
     layout: Layout,
-    words: &'a [[u8; 4]],
+    bytes: Scratch<u8>,
     first_word: u64,
     first_column: u64,
     width: u64,
 }
 
-impl<'a> PackedZeros<'a> {
-    fn read(view: &SharedView, shape: &Shape, span: &Span, raw: &'a mut Vec<u8>) -> Result<Self> {
+impl PackedZeros {
+    fn read(view: &SharedView, shape: &Shape, span: &Span) -> Result<Self> {
         let (layout, columns) = (shape.layout, shape.row_scales);
         let (rows, (from, to)) = (span.rows, span.scales);
         // Of one row only the columns that are wanted; of several, all.
@@ -159,18 +145,17 @@ impl<'a> PackedZeros<'a> {
         let count = last + u64::from(straddles) - first_word + 1;
         let width = c1 - c0;
         let bytes = if width == columns {
-            read(view, first_word * columns * 4, count * columns * 4, raw)?
+            read(view, first_word * columns * 4, count * columns * 4)?
         } else {
-            raw.resize(raw.len().max((count * width * 4) as usize), 0);
-            let bytes = &mut raw[..(count * width * 4) as usize];
+            let mut bytes = Scratch::take((count * width * 4) as usize);
             for (word, row) in (first_word..).zip(bytes.chunks_mut((width * 4) as usize)) {
                 view.read_at((word * columns + c0) * 4, row)?;
             }
-            &*bytes
+            bytes
         };
         Ok(PackedZeros {
             layout,
-            words: bytes.as_chunks().0,
+            bytes,
             first_word,
             first_column: c0,
             width,
@@ -181,7 +166,7 @@ impl<'a> PackedZeros<'a> {
         let (word, low, straddles) = self.layout.place(row);
         let at = |word: u64| {
             let i = (word - self.first_word) * self.width + column - self.first_column;
-            u64::from(u32::from_le_bytes(self.words[i as usize]))
+            u64::from(u32::from_le_bytes(self.bytes.as_chunks().0[i as usize]))
         };
         let next = if straddles { at(word + 1) << 32 } else { 0 };
         ((at(word) | next) >> low & ((1 << self.layout.bits) - 1)) as i32

@@ -8,12 +8,13 @@
 
 use std::sync::{Arc, OnceLock};
 
+use super::Anchor;
 use super::decode::{Layout, Numbers, Packing};
 use super::rows::{Rows, Shape};
 use super::scales::{Scales, Zeros};
-use super::{Anchor, Part};
 use crate::dtype::Dtype;
 use crate::error::Result;
+use crate::quant::module::Part;
 use crate::quant::{Component, Join, Kernel, Layer, Outcome, Recognized};
 use crate::reason::{Reason, reason};
 use crate::view::{Floats, SharedView};
@@ -77,9 +78,9 @@ fn read(anchor: &Anchor) -> std::result::Result<Layer, Reason> {
 fn nvfp4(
     anchor: &Anchor,
     [rows, width]: [u64; 2],
-    scale: Part,
+    scale: Part<'_>,
     groups: u64,
-    global: Part,
+    global: Part<'_>,
 ) -> std::result::Result<Layer, Reason> {
     let columns = width.saturating_mul(2);
     if groups.checked_mul(16) != Some(columns) {
@@ -123,7 +124,7 @@ fn nvfp4(
 fn mx(
     anchor: &Anchor,
     [rows, width]: [u64; 2],
-    scale: Part,
+    scale: Part<'_>,
     groups: u64,
 ) -> std::result::Result<Layer, Reason> {
     // A group of 32 takes 16 bytes at 4 bits, 24 at 6; the widths tell which.
@@ -176,7 +177,7 @@ fn shape([rows, columns]: [u64; 2], width: u64, bits: u32, group: u64, groups: u
     }
 }
 
-fn rows_join(anchor: &Anchor, scale: Part) -> Vec<Component> {
+fn rows_join(anchor: &Anchor, scale: Part<'_>) -> Vec<Component> {
     let rows = |suffix, tensor| Component {
         suffix,
         tensor,

@@ -4,7 +4,7 @@
 use serde_json::{Value, json};
 
 use crate::dtype::Dtype;
-use crate::model::{Model, ModelOptions, Origin};
+use crate::model::{Model, ModelOptions};
 use crate::quant::testing::{Stored, TestModel, stored};
 use crate::view::read_all;
 
@@ -373,22 +373,19 @@ fn whole_blocks_and_rows_fuse_as_stored_and_others_as_values() {
     let model = attention([256, 128, 130], blocks);
     let (_, fused) = model.find(weight).unwrap();
     assert_eq!(
-        (fused.dtype.name(), &*fused.shape),
+        (fused.dtype.name(), fused.shape),
         ("F8_E4M3", &[514, 256][..])
     );
-    assert!(matches!(fused.origin, Origin::Fused(_)));
+    assert_eq!(model.kind(&fused.raw), "fused");
     assert_eq!(*model.find(scale).unwrap().1.shape, [5, 2]);
     // The fused pair decodes to what the parts do: the same rules find the same blocks.
     let grid = super::ScaleGrid::find(&[514, 256], &[5, 2], || None).unwrap();
     assert_eq!(grid.block_cols(), 128);
 
     let straddles = attention([256, 130, 128], blocks);
-    let (_, fused) = straddles.find(weight).unwrap();
-    assert_eq!(
-        (fused.dtype.name(), &*fused.shape),
-        ("F32", &[514, 256][..])
-    );
-    let remark = fused.remark.as_deref().unwrap();
+    let (id, fused) = straddles.find(weight).unwrap();
+    assert_eq!((fused.dtype.name(), fused.shape), ("F32", &[514, 256][..]));
+    let remark = straddles.remark(id).unwrap();
     assert!(
         remark.contains("k_proj") && remark.contains("whole block"),
         "{remark}"

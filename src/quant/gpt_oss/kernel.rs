@@ -13,7 +13,7 @@ use super::{GROUP_BYTES, GROUP_SIZE};
 use crate::error::Result;
 use crate::quant::Kernel;
 use crate::quant::read::{part, zeroed};
-use crate::view::{FloatSource, Floats, Recent, SharedView};
+use crate::view::{FloatSource, Floats, SharedView, TileCache};
 
 /// Block rows in a tile, at most: output columns. The published models have 2880 and 5760.
 const TILE_ROWS: u64 = 8192;
@@ -55,7 +55,7 @@ impl Experts {
     }
 
     /// Where output element `index` lies.
-    fn locate(&self, index: u64) -> Place {
+    fn locate(&self, index: u64) -> Position {
         let column = index % self.n;
         let row = index / self.n;
         let (group, line) = (row / GROUP_SIZE, row % GROUP_SIZE);
@@ -65,7 +65,7 @@ impl Experts {
             group: group - group % self.tile_groups,
             row: column - column % self.tile_rows,
         };
-        Place {
+        Position {
             group: (group - tile.group) as usize,
             line: line as usize,
             column: (column - tile.row) as usize,
@@ -96,7 +96,7 @@ struct Tile {
 }
 
 /// An output element: its tile, and where in it.
-struct Place {
+struct Position {
     tile: Tile,
     group: usize,
     /// Output row within the group, 0 to 31.
@@ -110,7 +110,7 @@ impl Kernel for Experts {
             experts: *self,
             blocks: part(parts, 0)?.clone(),
             scales: part(parts, 1)?.clone(),
-            recent: Recent::new(),
+            tiles: TileCache::new(),
         })))
     }
 }
@@ -120,7 +120,7 @@ struct Transposed {
     experts: Experts,
     blocks: SharedView,
     scales: SharedView,
-    recent: Recent<Codes>,
+    tiles: TileCache<Codes>,
 }
 
 impl FloatSource for Transposed {
@@ -162,7 +162,7 @@ impl Transposed {
     fn codes(&self, tile: Tile) -> Result<Arc<Codes>> {
         let bytes = Codes::bytes(self.experts.rows_of(tile), self.experts.groups_of(tile));
         let key = self.experts.key(tile);
-        self.recent.get(key, bytes, || self.fetch(tile))
+        self.tiles.get(key, bytes, || self.fetch(tile))
     }
 
     /// Reads a tile, a few block rows at a time, and transposes it.

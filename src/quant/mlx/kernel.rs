@@ -3,7 +3,6 @@
 //! A row is whole groups and nothing is padded, so the whole tensor, whatever its rank, is one run
 //! of groups: group t has `group_size` values in `group_size · bits / 8` bytes, scale t and bias t.
 
-use std::cell::RefCell;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -14,7 +13,7 @@ use crate::error::Result;
 use crate::quant::read::part;
 use crate::quant::simd::for_each_cpu;
 use crate::quant::{Kernel, bits, e2m1};
-use crate::view::{FloatSource, Floats, SharedView};
+use crate::view::{FloatSource, Floats, Scratch, SharedView};
 
 /// Values that are decoded at a time: 32 KiB of 4-bit codes, which stay in the L2 cache between the
 /// `pread` that fetches them and the loop that widens them. A multiple of every group size.
@@ -70,19 +69,19 @@ impl FloatSource for Groups {
 
     fn fill(&self, first: u64, out: &mut [f32]) -> Result<()> {
         let group_size = self.kernel.group_size as u64;
-        SCRATCH.with_borrow_mut(|scratch| {
-            let mut done = 0;
-            while done < out.len() {
-                let at = first + done as u64;
-                let skip = (at % group_size) as usize;
-                let n = (out.len() - done).min(BLOCK - skip);
-                let groups = at / group_size..(at + n as u64).div_ceil(group_size);
-                let block = self.load(groups, scratch)?;
-                block.decode(skip, &mut out[done..done + n]);
-                done += n;
-            }
-            Ok(())
-        })
+        let mut done = 0;
+        while done < out.len() {
+            let at = first + done as u64;
+            let skip = (at % group_size) as usize;
+            let n = (out.len() - done).min(BLOCK - skip);
+            let groups = at / group_size..(at + n as u64).div_ceil(group_size);
+            let fetched = self.fetch(groups)?;
+            fetched
+                .block(self.kernel)
+                .decode(skip, &mut out[done..done + n]);
+            done += n;
+        }
+        Ok(())
     }
 
     fn grain(&self) -> u64 {
@@ -91,26 +90,20 @@ impl FloatSource for Groups {
 }
 
 impl Groups {
-    /// Fetches these groups' codes, scales and biases.
-    fn load<'s>(&self, groups: Range<u64>, scratch: &'s mut Scratch) -> Result<Block<'s>> {
-        let count = (groups.end - groups.start) as usize;
-        let bytes = self.kernel.group_bytes();
-        let codes = room(&mut scratch.codes, count * bytes);
-        self.words.read_at(groups.start * bytes as u64, codes)?;
-        let scales = room(&mut scratch.scales, count);
-        let raw = &mut scratch.raw;
-        widen(&self.scales, self.kernel.scales, groups.start, raw, scales)?;
+    fn fetch(&self, groups: Range<u64>) -> Result<Fetched> {
+        let bytes = self.kernel.group_bytes() as u64;
+        let mut codes = Scratch::take(((groups.end - groups.start) * bytes) as usize);
+        self.words.read_at(groups.start * bytes, &mut codes)?;
+        let mut scales = widen(&self.scales, self.kernel.scales, &groups)?;
         let biases = match &self.biases {
-            None => &mut [],
+            None => Scratch::take(0),
             Some((view, dtype)) => {
-                let biases = room(&mut scratch.biases, count);
-                widen(view, *dtype, groups.start, raw, biases)?;
-                one_nan(scales, biases);
+                let mut biases = widen(view, *dtype, &groups)?;
+                one_nan(&mut scales, &mut biases);
                 biases
             }
         };
-        Ok(Block {
-            kernel: self.kernel,
+        Ok(Fetched {
             codes,
             scales,
             biases,
@@ -118,19 +111,33 @@ impl Groups {
     }
 }
 
-/// Elements of `view` from `first` on, as binary32.
-fn widen(
-    view: &SharedView,
-    dtype: Dtype,
-    first: u64,
-    raw: &mut Vec<u8>,
-    out: &mut [f32],
-) -> Result<()> {
+/// Some groups' codes, scales and biases.
+struct Fetched {
+    codes: Scratch<u8>,
+    scales: Scratch<f32>,
+    biases: Scratch<f32>,
+}
+
+impl Fetched {
+    fn block(&self, kernel: GroupKernel) -> Block<'_> {
+        Block {
+            kernel,
+            codes: &self.codes,
+            scales: &self.scales,
+            biases: &self.biases,
+        }
+    }
+}
+
+/// These elements of `view`, as binary32.
+fn widen(view: &SharedView, dtype: Dtype, elements: &Range<u64>) -> Result<Scratch<f32>> {
+    let count = (elements.end - elements.start) as usize;
     let width = dtype.bits() as usize / 8;
-    let raw = room(raw, out.len() * width);
-    view.read_at(first * width as u64, raw)?;
-    decode(dtype, raw, 0, out);
-    Ok(())
+    let mut raw = Scratch::<u8>::take(count * width);
+    view.read_at(elements.start * width as u64, &mut raw)?;
+    let mut values = Scratch::take(count);
+    decode(dtype, &raw, 0, &mut values);
+    Ok(values)
 }
 
 /// Where a bias is NaN makes it and its scale the same one: the sum of two NaN takes either's bits,
@@ -141,35 +148,6 @@ fn one_nan(scales: &mut [f32], biases: &mut [f32]) {
             (*scale, *bias) = (f32::NAN, f32::NAN);
         }
     }
-}
-
-thread_local! {
-    static SCRATCH: RefCell<Scratch> = const { RefCell::new(Scratch::EMPTY) };
-}
-
-/// Room for one block, kept for the next.
-struct Scratch {
-    codes: Vec<u8>,
-    raw: Vec<u8>,
-    scales: Vec<f32>,
-    biases: Vec<f32>,
-}
-
-impl Scratch {
-    const EMPTY: Scratch = Scratch {
-        codes: Vec::new(),
-        raw: Vec::new(),
-        scales: Vec::new(),
-        biases: Vec::new(),
-    };
-}
-
-/// The first `len` elements, made if they are not there; what they hold is left over.
-fn room<T: bytemuck::Zeroable + Clone>(buffer: &mut Vec<T>, len: usize) -> &mut [T] {
-    if buffer.len() < len {
-        buffer.resize(len, T::zeroed());
-    }
-    &mut buffer[..len]
 }
 
 impl GroupKernel {

@@ -4,24 +4,20 @@ use std::sync::Arc;
 
 use super::config::{Mode, Settings};
 use super::kernel::GroupKernel;
-use crate::catalog::TensorRef;
 use crate::dtype::{Dtype, numel};
+use crate::quant::module::{Module, Part};
 use crate::quant::{Component, Join, Layer};
 use crate::reason::{Reason, reason};
 
-/// A stored tensor and its index in the catalog.
-pub(super) type Sibling<'a> = Option<(u32, TensorRef<'a>)>;
-
 /// Words and what stands beside them, whatever that is.
 pub(super) struct Triple<'a> {
-    /// The module path, with its last dot; empty for a layer saved by itself.
-    pub(super) path: &'a str,
+    pub(super) module: Module<'a>,
     /// `X.weight`: U32.
-    pub(super) words: (u32, TensorRef<'a>),
+    pub(super) words: Part<'a>,
     /// `X.scales`.
-    pub(super) scales: Sibling<'a>,
+    pub(super) scales: Option<Part<'a>>,
     /// `X.biases`.
-    pub(super) biases: Sibling<'a>,
+    pub(super) biases: Option<Part<'a>>,
 }
 
 /// What the shapes of a layer's tensors say.
@@ -37,16 +33,11 @@ pub(super) struct Shapes {
 }
 
 impl Triple<'_> {
-    /// The module's name, as configs have it.
-    pub(super) fn module(&self) -> &str {
-        self.path.strip_suffix('.').unwrap_or(self.path)
-    }
-
     /// The reason where a config exempts a module that is quantized all the same.
     pub(super) fn exempt(&self) -> Reason {
         reason!(
             "config.json says that {} is not quantized (false), but it is U32 with scales beside it",
-            self.module()
+            self.module.path()
         )
     }
 
@@ -55,7 +46,7 @@ impl Triple<'_> {
         [Some(self.words), self.scales, self.biases]
             .iter()
             .flatten()
-            .map(|part| part.0)
+            .map(|part| part.index)
             .collect()
     }
 
@@ -65,7 +56,7 @@ impl Triple<'_> {
     /// What is missing or does not fit, as a reason for a person.
     pub(super) fn shapes(&self) -> Result<Shapes, Reason> {
         let (float, scales) = self.dtypes()?;
-        let (words, shape) = (self.words.1.shape, scales.shape);
+        let (words, shape) = (self.words.shape, scales.shape);
         let ([lead @ .., w], [scales_lead @ .., groups]) = (words, shape) else {
             return Err(reason!(
                 "weight {words:?} and scales {shape:?}: at least two dimensions are due"
@@ -76,8 +67,8 @@ impl Triple<'_> {
                 "weight {words:?} and scales {shape:?}: all dimensions but the last must be there and agree"
             ));
         }
-        if let Some((_, biases)) = self.biases
-            && *biases.shape != *shape
+        if let Some(biases) = self.biases
+            && biases.shape != shape
         {
             return Err(reason!(
                 "scales {shape:?} and biases {:?} differ in shape",
@@ -99,23 +90,25 @@ impl Triple<'_> {
     }
 
     /// Whether the scales are floats (then with float biases), and the scales.
-    fn dtypes(&self) -> Result<(bool, TensorRef<'_>), Reason> {
-        let path = self.path;
-        let missing = |what: &str| reason!("{path}{what} is missing");
-        let (_, scales) = self.scales.ok_or_else(|| missing("scales"))?;
+    fn dtypes(&self) -> Result<(bool, Part<'_>), Reason> {
+        let missing = |what: &str| reason!("{} is missing", self.module.name(what));
+        let scales = self.scales.ok_or_else(|| missing("scales"))?;
         let dtype = &scales.dtype;
-        match (is_float(scales), self.biases.map(|b| b.1)) {
+        match (is_float(scales), self.biases) {
             (true, None) => Err(missing("biases")),
             (true, Some(biases)) if !is_float(biases) => Err(reason!(
-                "{path}biases are {}; F16, BF16 or F32 is due",
+                "{} are {}; F16, BF16 or F32 is due",
+                self.module.name("biases"),
                 biases.dtype
             )),
             (true, Some(_)) => Ok((true, scales)),
             (false, _) if !dtype.is(Dtype::U8) => Err(reason!(
-                "{path}scales are {dtype}; F16, BF16, F32 or U8 is due"
+                "{} are {dtype}; F16, BF16, F32 or U8 is due",
+                self.module.name("scales")
             )),
             (false, Some(_)) => Err(reason!(
-                "{path}biases stand beside U8 scales, which go without"
+                "{} stand beside U8 scales, which go without",
+                self.module.name("biases")
             )),
             (false, None) => Ok((false, scales)),
         }
@@ -145,7 +138,7 @@ impl Triple<'_> {
         }
         // r = b·g divides the row's bits, so K is whole groups.
         let k = row_bits / u64::from(bits);
-        let mut shape = Box::<[u64]>::from(self.words.1.shape);
+        let mut shape = Box::<[u64]>::from(self.words.shape);
         if let Some(last) = shape.last_mut() {
             *last = k;
         }
@@ -157,7 +150,7 @@ impl Triple<'_> {
             bits,
             group_size: group_size as usize,
             scales: scale_dtype(mode, self.scales),
-            biases: self.biases.and_then(|b| b.1.dtype.known()),
+            biases: self.biases.and_then(|b| b.dtype.known()),
             numel,
         };
         Ok(Layer {
@@ -182,7 +175,7 @@ impl Triple<'_> {
             .filter_map(|(suffix, part)| {
                 Some(Component {
                     suffix,
-                    tensor: part?.0,
+                    tensor: part?.index,
                     join: Join::Rows,
                     whole: true,
                 })
@@ -193,7 +186,7 @@ impl Triple<'_> {
     fn compatible(&self, settings: Settings, k: u64) -> String {
         let mut text = format!("MLX {settings}, K {k}");
         for (what, part) in [("scales", self.scales), ("biases", self.biases)] {
-            if let Some((_, tensor)) = part {
+            if let Some(tensor) = part {
                 text.push_str(&format!(", {} {what}", tensor.dtype));
             }
         }
@@ -201,15 +194,15 @@ impl Triple<'_> {
     }
 }
 
-fn is_float(tensor: TensorRef<'_>) -> bool {
+fn is_float(tensor: Part<'_>) -> bool {
     let floats = [Dtype::F16, Dtype::BF16, Dtype::F32];
     floats.into_iter().any(|dtype| tensor.dtype.is(dtype))
 }
 
 /// What the bytes of a layer's scales are: U8 is how MLX stores two kinds of 8-bit float.
-fn scale_dtype(mode: Mode, scales: Sibling) -> Dtype {
+fn scale_dtype(mode: Mode, scales: Option<Part<'_>>) -> Dtype {
     match mode {
-        Mode::Affine => scales.and_then(|s| s.1.dtype.known()).unwrap_or(Dtype::F32),
+        Mode::Affine => scales.and_then(|s| s.dtype.known()).unwrap_or(Dtype::F32),
         Mode::Mxfp4 | Mode::Mxfp8 => Dtype::F8_E8M0,
         Mode::Nvfp4 => Dtype::F8_E4M3,
     }

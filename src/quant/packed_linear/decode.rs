@@ -2,25 +2,11 @@
 
 use std::ops::Range;
 
-use super::Packing;
+use super::geometry::Packing;
 use super::groups::{Group, Grouping};
+use super::line::Line;
+use super::{awq, gptq};
 use crate::quant::simd::for_each_cpu;
-use crate::quant::{awq, gptq};
-
-/// The codes of one output over a block of inputs.
-pub(in crate::quant) trait Line: Copy {
-    /// What holds one code.
-    type Holder: Copy;
-
-    /// What holds the codes of the inputs from `first` on, a multiple of 8; as many as `room` has
-    /// bytes, which is for those that must be unpacked first.
-    fn holders<'a>(self, first: usize, room: &'a mut [u8]) -> &'a [Self::Holder]
-    where
-        Self: 'a;
-
-    /// The code.
-    fn code(self, holder: Self::Holder) -> i32;
-}
 
 /// Codes that are unpacked at a time: few enough to stay in the L1 cache, with their groups.
 const CHUNK: usize = 512;

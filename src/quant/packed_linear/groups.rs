@@ -2,8 +2,8 @@
 
 use std::ops::Range;
 
+use super::geometry::{Geometry, GroupIndex};
 use super::strips::Matrix;
-use super::{Geometry, GroupIndex};
 use crate::dtype::Dtype;
 use crate::dtype::decode::decode;
 use crate::error::{Error, Result};

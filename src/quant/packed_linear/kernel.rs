@@ -9,13 +9,13 @@ use std::ops::{Range, RangeInclusive};
 use std::sync::Arc;
 
 use super::decode::{Piece, Scratch, decode};
+use super::geometry::{Geometry, GroupIndex};
 use super::groups::{Group, Grouping, problems, table};
 use super::strips::Matrix;
-use super::{Geometry, GroupIndex};
 use crate::error::Result;
 use crate::quant::Kernel;
 use crate::quant::read::part;
-use crate::view::{FloatSource, Floats, Recent, SharedView};
+use crate::view::{FloatSource, Floats, SharedView, TileCache};
 
 impl Kernel for Geometry {
     fn view(&self, parts: &[SharedView]) -> Result<SharedView> {
@@ -41,9 +41,9 @@ struct Linear {
     scales: Matrix,
     zeros: Matrix,
     index: Option<(GroupIndex, SharedView)>,
-    groupings: Recent<Grouping>,
-    tables: Recent<Vec<Group>>,
-    panels: Recent<Vec<u32>>,
+    groupings: TileCache<Grouping>,
+    tables: TileCache<Vec<Group>>,
+    panels: TileCache<Vec<u32>>,
 }
 
 /// The size of a panel.
@@ -94,9 +94,9 @@ impl Linear {
                 Some(index) => Some((index.clone(), part(3)?)),
                 None => None,
             },
-            groupings: Recent::new(),
-            tables: Recent::new(),
-            panels: Recent::new(),
+            groupings: TileCache::new(),
+            tables: TileCache::new(),
+            panels: TileCache::new(),
         })
     }
 

@@ -3,12 +3,13 @@
 use std::sync::Arc;
 
 use super::config::{Config, Stored};
+use super::geometry::{Geometry, GroupIndex, Packing};
 use super::groups::is_integer;
-use super::shapes::{Parts, Shape, Tensor};
-use super::{Geometry, GroupIndex, Packing};
-use crate::catalog::{Catalog, TensorRef};
+use super::shapes::{Parts, Shape};
+use crate::catalog::TensorRef;
 use crate::dtype::Dtype;
-use crate::quant::module::{Module, elsewhere};
+use crate::quant::listing::Listing;
+use crate::quant::module::{Module, Part};
 use crate::quant::parts::check_inputs;
 use crate::quant::{Component, Join, Layer, Outcome, Recognized, Recognizer, Target};
 use crate::reason::{Reason, reason};
@@ -19,33 +20,33 @@ const WORDS: &str = "qweight";
 const MARLIN: &str = "B";
 
 /// One model, with its configs read.
-pub(super) struct Model<'a> {
-    catalog: &'a Catalog,
+pub(super) struct PackedLinearRecognizer<'a> {
+    listing: &'a Listing<'a>,
     config: Config,
     /// Some layer has a `g_idx`.
     any_index: bool,
 }
 
-impl Recognizer for Model<'_> {
+impl Recognizer for PackedLinearRecognizer<'_> {
     fn recognize(&self, index: u32, tensor: TensorRef<'_>) -> Option<Recognized> {
-        if let Some(module) = Module::of(self.catalog, tensor.name, WORDS) {
+        if let Some(module) = Module::of(self.listing, tensor.name, WORDS) {
             return Some(self.packed(index, tensor, module));
         }
-        let module = Module::of(self.catalog, tensor.name, MARLIN)?;
+        let module = Module::of(self.listing, tensor.name, MARLIN)?;
         self.marlin(index, tensor, module)
     }
 }
 
-impl<'a> Model<'a> {
+impl<'a> PackedLinearRecognizer<'a> {
     /// `None` if no tensor is named as such a layer's are.
-    pub fn open(catalog: &'a Catalog) -> Option<Model<'a>> {
+    pub fn open(listing: &'a Listing<'a>) -> Option<PackedLinearRecognizer<'a>> {
         let any = |suffix| {
-            let mut tensors = catalog.tensors.iter();
-            tensors.any(|t| Module::of(catalog, t.name, suffix).is_some())
+            let mut tensors = listing.iter();
+            tensors.any(|t| Module::of(listing, t.name, suffix).is_some())
         };
-        (any(WORDS) || any(MARLIN)).then(|| Model {
-            catalog,
-            config: Config::new(&catalog.configs),
+        (any(WORDS) || any(MARLIN)).then(|| PackedLinearRecognizer {
+            listing,
+            config: Config::new(listing.configs()),
             any_index: any("g_idx"),
         })
     }
@@ -58,7 +59,7 @@ impl<'a> Model<'a> {
             "gptq" | "gptqmodel" => "awq",
             _ => return None,
         };
-        let tensors = self.catalog.tensors.iter().enumerate();
+        let tensors = self.listing.iter().enumerate();
         let count = tensors
             .filter_map(|(i, tensor)| self.recognize(i as u32, tensor))
             .filter(|found| matches!(found.outcome, Outcome::Layer(_)) && found.method == other)
@@ -72,8 +73,12 @@ impl<'a> Model<'a> {
 
     /// The layer whose `qweight` is `words`.
     fn packed(&self, index: u32, words: TensorRef<'a>, module: Module<'a>) -> Recognized {
-        let siblings = ["scales", "qzeros", "g_idx"].map(|last| module.get(last));
-        let found = self.layer((index, words), module, siblings);
+        let siblings = ["scales", "qzeros", "g_idx"].map(|last| module.part(last));
+        let anchor = Part {
+            index,
+            tensor: words,
+        };
+        let found = self.layer(anchor, module, siblings);
         let (method, parameters, outcome) = match found {
             Ok((packing, layer)) => {
                 let count = layer.shape.iter().product();
@@ -81,11 +86,11 @@ impl<'a> Model<'a> {
             }
             Err((method, reason)) => (method, None, Outcome::Damaged(reason)),
         };
-        let parts = siblings.into_iter().flatten().map(|(i, _)| i);
+        let parts = siblings.into_iter().flatten().map(|part| part.index);
         Recognized {
             method,
             parts: std::iter::once(index).chain(parts).collect(),
-            target: Target::Named(module.names(&["weight"])),
+            target: Target::Named(module.name("weight")),
             parameters,
             outcome,
         }
@@ -93,9 +98,9 @@ impl<'a> Model<'a> {
 
     fn layer(
         &self,
-        words: Tensor<'a>,
+        words: Part<'a>,
         module: Module<'a>,
-        [scales, zeros, index]: [Option<Tensor<'a>>; 3],
+        [scales, zeros, index]: [Option<Part<'a>>; 3],
     ) -> Result<(Packing, Layer), (&'static str, Reason)> {
         if let Stored::Refused { method, reason } = &self.config.stored {
             return Err((method, reason.clone()));
@@ -103,7 +108,7 @@ impl<'a> Model<'a> {
         let says_awq = self.config.method.as_deref() == Some("awq");
         let method = if says_awq { "awq" } else { "gptq" };
         let missing = |last| {
-            let (name, hint) = (module.names(&[last]), elsewhere(self.catalog));
+            let (name, hint) = (module.name(last), module.elsewhere());
             let why =
                 reason!("{name} is missing: a packed layer needs qweight, scales and qzeros{hint}");
             (method, why)
@@ -128,13 +133,13 @@ impl<'a> Model<'a> {
         module: Module<'a>,
     ) -> Result<Option<GroupIndex>, Reason> {
         let is_awq = shape.packing == Packing::Awq;
-        let Some((_, tensor)) = parts.index else {
+        let Some(tensor) = parts.index else {
             if is_awq {
                 return Ok(None);
             }
-            let name = module.names(&["g_idx"]);
-            let elsewhere = self.catalog.lone_file && self.any_index;
-            return match self.catalog.absent.contains(name.as_str()) || elsewhere {
+            let name = module.name("g_idx");
+            let elsewhere = self.listing.is_lone_file() && self.any_index;
+            return match self.listing.is_absent(&name) || elsewhere {
                 true => Err(reason!(
                     "{name} is not in the files at hand, and says which input has which scale; mount the whole model"
                 )),
@@ -189,7 +194,7 @@ impl<'a> Model<'a> {
         } = shape;
         let index = self.group_index(parts, shape, module)?;
         let group_size = self.group_size(shape, index.is_some())?;
-        let scales = parts.scales.1.dtype.known().unwrap_or(Dtype::F32);
+        let scales = parts.scales.dtype.known().unwrap_or(Dtype::F32);
         let g_idx = match (parts.index.is_some(), index.is_some()) {
             (_, true) => "g_idx",
             (true, false) => "empty g_idx",
@@ -205,7 +210,7 @@ impl<'a> Model<'a> {
                 "{} of {} bits in {} words, {scales} scales, {groups} groups, K {k}, {g_idx}",
                 packing.name(),
                 packing.bits(),
-                parts.words.1.dtype
+                parts.words.dtype
             ),
             kernel: Arc::new(Geometry {
                 packing,
@@ -221,32 +226,32 @@ impl<'a> Model<'a> {
 
     /// A layer in GPTQ's `marlin` format: `X.B` I32 `[K/16, 2N]` and `X.s` `[G, N]`.
     fn marlin(&self, index: u32, words: TensorRef<'_>, module: Module<'a>) -> Option<Recognized> {
-        let (scales, tensor) = module.get("s")?;
+        let scales = module.part("s")?;
         let says_so =
             matches!(&self.config.stored, Stored::Refused { method, .. } if *method == "marlin");
-        let fits = matches!((words.shape, tensor.shape), (&[_, w], &[_, n]) if Some(w) == n.checked_mul(2))
-            && tensor.dtype.known().is_some_and(Dtype::is_plain_float);
+        let fits = matches!((words.shape, scales.shape), (&[_, w], &[_, n]) if Some(w) == n.checked_mul(2))
+            && scales.dtype.known().is_some_and(Dtype::is_plain_float);
         if !words.dtype.is(Dtype::I32) || !(says_so || fits) {
             return None;
         }
         Some(Recognized {
             method: "marlin",
-            parts: vec![index, scales],
-            target: Target::Named(module.names(&["weight"])),
+            parts: vec![index, scales.index],
+            target: Target::Named(module.name("weight")),
             parameters: Some(words.numel().saturating_mul(8)),
             outcome: Outcome::Damaged(reason!(
                 "B {:?} and s {:?} are GPTQ's marlin format, whose words are permuted for a GPU kernel; not decoded, the stored tensors are served as they are",
                 words.shape,
-                tensor.shape
+                scales.shape
             )),
         })
     }
 }
 
 fn components(parts: &Parts<'_>) -> Vec<Component> {
-    let component = |suffix, (tensor, _): Tensor<'_>, join| Component {
+    let component = |suffix, part: Part<'_>, join| Component {
         suffix,
-        tensor,
+        tensor: part.index,
         join,
         // The shapes fit only if an output's zero points end with a word, so nothing is padded.
         whole: true,

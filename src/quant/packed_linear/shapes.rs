@@ -1,23 +1,20 @@
 //! What dtypes and shapes say of a layer's tensors: which of the two formats they are, and every
 //! number of it. Exactly one fits, or none: `qweight` has N columns in GPTQ, N/8 in AWQ.
 
-use super::Packing;
 use super::config::{Config, Stored};
+use super::geometry::Packing;
 use super::groups::is_integer;
-use crate::catalog::TensorRef;
+use super::{awq, gptq};
 use crate::dtype::Dtype;
-use crate::quant::{awq, gptq};
+use crate::quant::module::Part;
 use crate::reason::{Reason, reason};
-
-/// A stored tensor and its index in the catalog.
-pub(super) type Tensor<'a> = (u32, TensorRef<'a>);
 
 /// A layer's stored tensors.
 pub(super) struct Parts<'a> {
-    pub words: Tensor<'a>,
-    pub scales: Tensor<'a>,
-    pub zeros: Tensor<'a>,
-    pub index: Option<Tensor<'a>>,
+    pub words: Part<'a>,
+    pub scales: Part<'a>,
+    pub zeros: Part<'a>,
+    pub index: Option<Part<'a>>,
 }
 
 /// What they are.
@@ -38,7 +35,7 @@ impl Parts<'_> {
     /// Why they are neither, with the dtypes or shapes.
     pub fn fit(&self, config: &Config) -> Result<Shape, Reason> {
         self.check_dtypes()?;
-        let matrix = |t: Tensor<'_>| <[u64; 2]>::try_from(t.1.shape).ok();
+        let matrix = |t: Part<'_>| <[u64; 2]>::try_from(t.shape).ok();
         let fail = |why: String| Err(reason!("{}: {why}", self.shapes()));
         let (Some(words), Some(zeros), Some([groups, n])) =
             (matrix(self.words), matrix(self.zeros), matrix(self.scales))
@@ -79,12 +76,12 @@ impl Parts<'_> {
     fn shapes(&self) -> String {
         format!(
             "qweight {:?}, qzeros {:?}, scales {:?}",
-            self.words.1.shape, self.zeros.1.shape, self.scales.1.shape
+            self.words.shape, self.zeros.shape, self.scales.shape
         )
     }
 
     fn check_dtypes(&self) -> Result<(), Reason> {
-        let (words, zeros, scales) = (self.words.1, self.zeros.1, self.scales.1);
+        let (words, zeros, scales) = (self.words, self.zeros, self.scales);
         let known = words.dtype.known();
         if !matches!(known, Some(Dtype::I32 | Dtype::U32)) {
             return Err(match known.is_some_and(is_integer) {

@@ -1,12 +1,11 @@
 //! Stored matrices, of which a band of columns is read: row by row, a strip of each.
 
 use std::array;
-use std::cell::RefCell;
 use std::ops::Range;
 
 use crate::error::Result;
 use crate::quant::read::zeroed;
-use crate::view::SharedView;
+use crate::view::{Scratch, SharedView};
 
 /// Strips that are read before their words are turned: enough to fill a cache line of what is
 /// written (16 words), few enough that they and it stay in the L1 cache.
@@ -15,11 +14,6 @@ const TURN: usize = 16;
 /// Bytes between strips, up to which they are read over: a `pread` costs about as much as copying
 /// these (0.3 to 0.6 µs).
 const GAP: usize = 2048;
-
-thread_local! {
-    /// Strips with what lies between them.
-    static SCRATCH: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
-}
 
 /// A stored row-major matrix.
 pub(super) struct Matrix {
@@ -55,17 +49,13 @@ impl Matrix {
     /// Reads strips that are `width` wide, and what lies between them.
     fn read_over(&self, offset: u64, width: usize, out: &mut [u8]) -> Result<()> {
         let rows = out.len() / width;
-        SCRATCH.with_borrow_mut(|scratch| {
-            let len = rows.saturating_sub(1) * self.row_bytes + width;
-            scratch.resize(scratch.len().max(len), 0);
-            let scratch = &mut scratch[..len];
-            self.bytes.read_at(offset, scratch)?;
-            let strips = scratch.chunks(self.row_bytes);
-            for (strip, row) in out.chunks_exact_mut(width).zip(strips) {
-                strip.copy_from_slice(&row[..width]);
-            }
-            Ok(())
-        })
+        let mut read = Scratch::<u8>::take(rows.saturating_sub(1) * self.row_bytes + width);
+        self.bytes.read_at(offset, &mut read)?;
+        let strips = read.chunks(self.row_bytes);
+        for (strip, row) in out.chunks_exact_mut(width).zip(strips) {
+            strip.copy_from_slice(&row[..width]);
+        }
+        Ok(())
     }
 
     /// The words `columns` of `rows` of a matrix of words, turned: `[columns][rows]`.

@@ -97,7 +97,7 @@ fn a_float_model_has_nothing_of_what_is_beside_a_stack() {
     let model = TestModel::safetensors(&tensors, Value::Null);
     let model = Model::new(model.catalog, ModelOptions::default());
     let floats = crate::export::float_model(&model);
-    let names: Vec<&str> = floats.iter().map(|&(id, _)| &**model.name(id)).collect();
+    let names: Vec<&str> = floats.iter().map(|&(id, _)| model.name(id)).collect();
     assert_eq!(names, [X]);
 }
 

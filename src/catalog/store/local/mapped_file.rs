@@ -15,6 +15,7 @@ use memmap2::{Advice, Mmap, MmapOptions};
 use super::super::{FileState, Object, Piece, Stat};
 use super::regular_file;
 use crate::error::{Error, Location, Result};
+use crate::patience;
 
 /// A read-only file whose bytes the mount serves.
 pub struct LocalFile {
@@ -58,6 +59,7 @@ impl LocalFile {
 
     /// What the open file looks like now.
     fn stat_now(&self) -> Result<Stat> {
+        patience::touch_source()?;
         self.file
             .metadata()
             .map(|m| Stat::of(&m))
@@ -139,11 +141,16 @@ impl Object for LocalFile {
         if let Ok(now) = self.stat_now() {
             self.check_changed(&now);
         }
+        self.was_changed()
+    }
+
+    fn was_changed(&self) -> bool {
         self.changed.load(Ordering::Relaxed)
     }
 
     /// By `pread`, which cannot fault.
     fn read_at(&self, offset: u64, mut buf: &mut [u8]) -> Result<()> {
+        patience::touch_source()?;
         let mut at = offset;
         let end = offset + buf.len() as u64;
         while !buf.is_empty() {
@@ -176,7 +183,10 @@ impl Object for LocalFile {
     }
 
     fn will_need(&self, ranges: &[Range<u64>]) {
-        ranges.iter().for_each(|range| self.fetch(range));
+        // A disk with a long queue takes its time even for this.
+        if patience::touch_source().is_ok() {
+            ranges.iter().for_each(|range| self.fetch(range));
+        }
     }
 }
 

@@ -20,7 +20,7 @@ fn groups(groups: Value, ignore: Value) -> Config {
 }
 
 fn bits(config: &Config, path: &str) -> Option<u32> {
-    config.module(path, true).weights()?.bits
+    config.scheme(path, true).weights()?.bits
 }
 
 #[test]
@@ -36,13 +36,13 @@ fn an_exact_path_wins_over_an_expression_over_a_class() {
     assert_eq!(bits(&c, "m.0.q_proj"), Some(4));
     assert_eq!(bits(&c, "m.0.down_proj"), Some(8));
     assert_eq!(bits(&c, "m.1.down_proj"), Some(3));
-    assert!(c.module("lm_head", true).ignored);
-    assert!(c.module("lm_head", true).group.is_none());
-    assert!(c.module("m.0.gate", true).ignored);
-    assert!(!c.module("m.0.gate_proj", true).ignored);
-    assert!(!c.module("m.lm_head", true).ignored);
-    assert!(c.module("m.0.norm", false).group.is_none());
-    assert_eq!(c.module("m.0.down_proj", false).group.unwrap().name, "b");
+    assert!(c.scheme("lm_head", true).ignored);
+    assert!(c.scheme("lm_head", true).group.is_none());
+    assert!(c.scheme("m.0.gate", true).ignored);
+    assert!(!c.scheme("m.0.gate_proj", true).ignored);
+    assert!(!c.scheme("m.lm_head", true).ignored);
+    assert!(c.scheme("m.0.norm", false).group.is_none());
+    assert_eq!(c.scheme("m.0.down_proj", false).group.unwrap().name, "b");
 }
 
 #[test]
@@ -59,8 +59,8 @@ fn expressions_match_from_the_start_as_pythons_re_match() {
     assert_eq!(bits(&c, "text.fc1"), Some(4));
     assert_eq!(bits(&c, "vision.fc1"), None);
     // The anchor covers both alternatives.
-    assert!(c.module("draft.0", true).ignored);
-    assert!(!c.module("a.draft", true).ignored);
+    assert!(c.scheme("draft.0", true).ignored);
+    assert!(!c.scheme("a.draft", true).ignored);
 }
 
 #[test]
@@ -86,7 +86,7 @@ fn expressions_that_cannot_be_used_match_nothing_and_never_hang() {
     let start = std::time::Instant::now();
     let path = "a".repeat(64) + "c";
     for _ in 0..10_000 {
-        assert!(c.module(&path, true).group.is_none());
+        assert!(c.scheme(&path, true).group.is_none());
     }
     assert!(start.elapsed().as_secs() < 5);
 }
@@ -109,8 +109,8 @@ fn class_names_tell_embeddings_from_other_matrices() {
     assert_eq!(bits(&lm_head, "lm_head"), Some(8));
     assert_eq!(bits(&lm_head, "q_proj"), None);
     let ignored = groups(json!({}), json!(["Linear"]));
-    assert!(ignored.module("q_proj", true).ignored);
-    assert!(!ignored.module("norm", false).ignored);
+    assert!(ignored.scheme("q_proj", true).ignored);
+    assert!(!ignored.scheme("norm", false).ignored);
 }
 
 #[test]
@@ -120,11 +120,11 @@ fn the_format_is_the_groups_own_where_it_has_one() {
         "config_groups": {
             "a": {"targets": ["re:.*mlp"], "format": "nvfp4-pack-quantized"},
             "b": {"targets": ["Linear"]}}}}}));
-    assert_eq!(c.module("0.mlp", true).format, Some("nvfp4-pack-quantized"));
-    assert_eq!(c.module("0.q", true).format, None);
+    assert_eq!(c.scheme("0.mlp", true).format, Some("nvfp4-pack-quantized"));
+    assert_eq!(c.scheme("0.q", true).format, None);
     assert_eq!(c.format(), Some("mixed-precision"));
     let plain = groups(json!({}), json!([]));
-    assert_eq!(plain.module("q", true).format, Some("pack-quantized"));
+    assert_eq!(plain.scheme("q", true).format, Some("pack-quantized"));
 }
 
 #[test]
@@ -135,12 +135,12 @@ fn older_places_and_spellings_are_read() {
             "b": {"targets": ["Linear"], "weights": {
                 "num_bits": 8, "type": "FLOAT", "strategy": "Block",
                 "block_structure": "64x128", "symmetric": true}}}}}));
-    let w = c.module("q", true).weights().unwrap();
+    let w = c.scheme("q", true).weights().unwrap();
     assert_eq!(w.strategy, Some(Strategy::Block));
     assert_eq!(w.block_structure, Some([64, 128]));
     assert_eq!((w.float, w.symmetric), (Some(true), Some(true)));
-    assert_eq!(c.module("preset", true).group.unwrap().name, "W4A16");
-    assert!(c.module("preset", true).weights().is_none());
+    assert_eq!(c.scheme("preset", true).group.unwrap().name, "W4A16");
+    assert!(c.scheme("preset", true).weights().is_none());
     let inferred = |g: Value| Weights::parse(&json!({"group_size": g})).unwrap();
     assert_eq!(inferred(json!(-1)).strategy, Some(Strategy::Channel));
     assert_eq!(inferred(json!(-1)).group_size, None);
@@ -161,7 +161,7 @@ fn other_methods_configs_are_not_ours() {
         "config_groups": {"a": {"targets": [7, null], "weights": {"num_bits": -1,
         "group_size": "x", "block_structure": [0, 1]}}}, "ignore": {"a": 1}}});
     let c = Config::new(&configs(odd)).unwrap();
-    assert!(c.module("a", true).group.is_none());
+    assert!(c.scheme("a", true).group.is_none());
 }
 
 /// A hostile config of a few hundred kilobytes must not hang the mount: neither many expressions,
@@ -177,10 +177,10 @@ fn expressions_beyond_the_limit_are_left_out_and_named() {
     );
     for layer in 0..100 {
         let path = format!("model.layers.{layer}.mlp.experts.{layer}.down_proj");
-        assert!(!c.module(&path, true).ignored);
+        assert!(!c.scheme(&path, true).ignored);
     }
-    assert!(c.module("a.x999.q_proj", true).ignored);
-    assert!(!c.module("a.x1000.q_proj", true).ignored);
+    assert!(c.scheme("a.x999.q_proj", true).ignored);
+    assert!(!c.scheme("a.x1000.q_proj", true).ignored);
     let notes = c.notes();
     assert!(
         notes[0].contains("of 20000 're:' entries in ignore only the first 1000"),
@@ -199,7 +199,7 @@ fn what_honest_models_write_compiles_and_what_is_huge_does_not() {
     let c = groups(json!({"g": {"targets": honest}}), Value::Null);
     assert_eq!(c.notes(), Vec::<String>::new());
     assert!(
-        c.module("model.layers.7.self_attn.q_proj", true)
+        c.scheme("model.layers.7.self_attn.q_proj", true)
             .group
             .is_some()
     );

@@ -1,15 +1,11 @@
 //! The one engine that joins: whether parts fit, along which axis, as stored bytes or as values.
 
-use super::joined::{origin, stack_shape};
+use super::join_shapes::{Face, Joined};
 use super::rules::FusedRule;
-use super::tensor::f32_bytes;
-use super::{JoinOf, Model, Tensor, TensorId, Values};
-use crate::dtype::{Dtype, ElementType, numel};
+use super::tensor::{Made, MadeValues};
+use super::{Model, TensorId};
 use crate::quant::{self, Component, Layer, Target};
-use crate::reason::Missing;
-
-/// Why parts do not join.
-pub(super) type Reason = String;
+use crate::reason::{Missing, Reason, reason};
 
 /// How a part of a fusion counts.
 enum Class<'a> {
@@ -28,7 +24,7 @@ impl Model {
         rule: &FusedRule,
         prefix: &str,
         suffix: &str,
-    ) -> Result<Tensor, Missing> {
+    ) -> Result<Made, Missing> {
         let ids = self.part_ids(prefix, rule.parts, suffix)?;
         self.join(vec![ids], suffix, false)
     }
@@ -40,7 +36,7 @@ impl Model {
         prefix: &str,
         suffix: &str,
         experts: u32,
-    ) -> Result<Tensor, Missing> {
+    ) -> Result<Made, Missing> {
         let groups = (0..experts)
             .map(|e| self.part_ids(&format!("{prefix}{e}."), parts, suffix))
             .collect::<Result<Vec<_>, _>>()?;
@@ -59,7 +55,7 @@ impl Model {
                 let name = format!("{prefix}{part}.{suffix}");
                 let id = self
                     .id(&name)
-                    .ok_or_else(|| format!("needs '{name}', which the model does not have"))?;
+                    .ok_or_else(|| reason!("needs '{name}', which the model does not have"))?;
                 match self.settled(id) {
                     Ok(_) => Ok(id),
                     Err(why) => Err(why.within(format_args!("needs '{name}'"))),
@@ -73,7 +69,7 @@ impl Model {
         groups: Vec<Vec<TensorId>>,
         suffix: &str,
         stacked: bool,
-    ) -> Result<Tensor, Missing> {
+    ) -> Result<Made, Missing> {
         let all: Vec<TensorId> = groups.iter().flatten().copied().collect();
         let classes = all
             .iter()
@@ -83,21 +79,20 @@ impl Model {
             return Ok(self.join_plain(&groups, suffix, stacked)?);
         }
         if let Some(plain) = classes.iter().position(|c| matches!(c, Class::Plain)) {
-            return Err(format!(
+            return Err(reason!(
                 "'{}' is stored as plain numbers, other parts belong to a quantized layer: they do not join",
                 self.name(all[plain])
             )
             .into());
         }
-        let words = self.join_words(&groups, &classes, stacked);
-        match words {
-            Ok(tensor) => Ok(tensor),
+        match self.join_words(&groups, &classes, stacked) {
+            Ok(made) => Ok(made),
             // The weight exists all the same, as values; its scales do not.
             Err(why) if suffix == "weight" => {
-                let mut tensor = self.join_values(&groups, stacked)?;
-                tensor.remark = (!why.is_empty())
-                    .then(|| format!("is F32 values, without stored words and scales: {why}"));
-                Ok(tensor)
+                let mut made = self.join_values(&groups, stacked)?;
+                made.remark = (!why.is_empty())
+                    .then(|| why.within("is F32 values, without stored words and scales"));
+                Ok(made)
             }
             Err(why) => Err(why.into()),
         }
@@ -129,7 +124,7 @@ impl Model {
             recognized.target == Target::Anchor && recognized.parts.first() == Some(&id);
         match is_weight {
             true => Ok(Class::Values),
-            false => Err(format!(
+            false => Err(reason!(
                 "'{}' of a {} layer does not join",
                 self.name(id),
                 recognized.method
@@ -143,19 +138,19 @@ impl Model {
         groups: &[Vec<TensorId>],
         suffix: &str,
         stacked: bool,
-    ) -> Result<Tensor, Reason> {
-        let rank = self.shape(groups[0][0]).len();
+    ) -> Result<Made, Reason> {
+        let rank = self.shape_of(groups[0][0], Face::Raw).len();
         let axis = match suffix {
             "weight" if rank >= 2 => rank - 2,
             "weight" | "bias" if rank >= 1 => rank - 1,
             "weight" | "bias" => return Err("scalars do not join".into()),
             _ => {
-                return Err(format!(
+                return Err(reason!(
                     "'{suffix}' joins only as part of a quantized layer that stfs can decode"
                 ));
             }
         };
-        self.join_stored(groups, axis, JoinOf::Raw, stacked)
+        self.join_stored(groups, axis, Face::Raw, stacked)
     }
 
     /// Joins stored words, scales or zero points, if all of the layers' components join.
@@ -164,21 +159,22 @@ impl Model {
         groups: &[Vec<TensorId>],
         classes: &[Class<'_>],
         stacked: bool,
-    ) -> Result<Tensor, Reason> {
+    ) -> Result<Made, Reason> {
         let mut layers = Vec::with_capacity(classes.len());
         for class in classes {
             match class {
                 Class::Component(layer, component) => layers.push((*layer, *component)),
                 // Dequantized weights have no words of that name; there is nothing to remark on.
-                _ => return Err(String::new()),
+                _ => return Err("".into()),
             }
         }
         let (first, component) = layers[0];
         let layers: Vec<&Layer> = layers.iter().map(|(layer, _)| *layer).collect();
         if let Some(other) = layers.iter().find(|l| l.compatible != first.compatible) {
-            return Err(format!(
+            return Err(reason!(
                 "parts are stored differently ({} and {})",
-                first.compatible, other.compatible
+                first.compatible,
+                other.compatible
             ));
         }
         let per_group = groups[0].len();
@@ -188,11 +184,11 @@ impl Model {
             let grouped: Vec<Vec<TensorId>> = same.chunks(per_group).map(<[_]>::to_vec).collect();
             self.component_join(&grouped, c.join, stacked)?;
         }
-        let mut tensor = self.component_join(groups, component.join, stacked)?;
+        let mut made = self.component_join(groups, component.join, stacked)?;
         if let Some(values) = self.joined_values(groups, stacked, component) {
-            tensor.values = Some(values?);
+            made.values = Some(values?);
         }
-        Ok(tensor)
+        Ok(made)
     }
 
     /// The tensors that are to the `layers` what `component` is to the first of them, if they are
@@ -207,15 +203,15 @@ impl Model {
         let mut same = Vec::with_capacity(layers.len());
         for (i, layer) in layers.iter().enumerate() {
             let other = layer.components.iter().find(|o| o.suffix == suffix);
-            let other = other.ok_or_else(|| format!("one part has no {suffix}"))?;
+            let other = other.ok_or_else(|| reason!("one part has no {suffix}"))?;
             if let quant::Join::Never(why) = other.join {
-                return Err(why.to_string());
+                return Err(why.into());
             }
             if other.join != component.join {
-                return Err(format!("{suffix} of the parts is stored differently"));
+                return Err(reason!("{suffix} of the parts is stored differently"));
             }
             if !other.whole && (i + 1) % per_group != 0 {
-                return Err(format!(
+                return Err(reason!(
                     "'{}' does not end at a whole block, so another part cannot follow it",
                     self.name(other.tensor)
                 ));
@@ -231,7 +227,7 @@ impl Model {
         groups: &[Vec<TensorId>],
         stacked: bool,
         component: &Component,
-    ) -> Option<Result<Values, Reason>> {
+    ) -> Option<Result<MadeValues, Reason>> {
         let layer = self.layer_of(component.tensor)?;
         let recognized = self.recognized(layer);
         let is_weight = recognized.target == Target::Anchor
@@ -249,18 +245,18 @@ impl Model {
         groups: &[Vec<TensorId>],
         join: quant::Join,
         stacked: bool,
-    ) -> Result<Tensor, Reason> {
-        let rank = self.shape(groups[0][0]).len();
+    ) -> Result<Made, Reason> {
+        let rank = self.shape_of(groups[0][0], Face::Raw).len();
         match join {
             quant::Join::Rows if rank >= 2 => {
-                self.join_stored(groups, rank - 2, JoinOf::Raw, stacked)
+                self.join_stored(groups, rank - 2, Face::Raw, stacked)
             }
             quant::Join::Rows | quant::Join::Columns if rank >= 1 => {
-                self.join_stored(groups, rank - 1, JoinOf::Raw, stacked)
+                self.join_stored(groups, rank - 1, Face::Raw, stacked)
             }
-            quant::Join::First if rank >= 1 => self.join_stored(groups, 0, JoinOf::Raw, stacked),
-            quant::Join::Same => self.join_stored(groups, 0, JoinOf::Same, stacked),
-            quant::Join::Never(why) => Err(why.to_string()),
+            quant::Join::First if rank >= 1 => self.join_stored(groups, 0, Face::Raw, stacked),
+            quant::Join::Same => self.join_stored(groups, 0, Face::Same, stacked),
+            quant::Join::Never(why) => Err(why.into()),
             _ => Err("scalar scales do not join".into()),
         }
     }
@@ -270,71 +266,60 @@ impl Model {
         &self,
         groups: &[Vec<TensorId>],
         axis: usize,
-        of: JoinOf,
+        face: Face,
         stacked: bool,
-    ) -> Result<Tensor, Reason> {
-        let first = self.tensor(groups[0][0])?;
-        let dtype = &first.dtype;
+    ) -> Result<Made, Reason> {
+        let first = groups[0][0];
+        let dtype = self.tensor(first)?.dtype;
         for &id in groups.iter().flatten() {
-            let other = &self.tensor(id)?.dtype;
+            let other = self.tensor(id)?.dtype;
             if other != dtype {
-                return Err(format!(
+                return Err(reason!(
                     "dtypes differ: '{}' is {dtype}, '{}' is {other}",
-                    self.name(groups[0][0]),
+                    self.name(first),
                     self.name(id)
                 ));
             }
         }
-        let joined = self.join_shapes(groups, axis, of)?;
+        let joined = self.join_shapes(groups, axis, face)?;
         self.whole_rows(groups, dtype, axis)?;
-        let shape = stack_shape(&joined, stacked);
-        let known = dtype.known();
-        let nbytes = match known {
-            Some(d) => numel(&shape).and_then(|n| d.bytes(n)),
-            None => return Err(format!("stfs does not know dtype {dtype}")),
-        };
-        let nbytes = nbytes.ok_or_else(|| format!("{shape:?} would overflow 64 bits"))?;
-        let values = known.filter(|d| d.has_f32()).map(|d| Values {
-            shape: shape.clone().into(),
-            exact: d.exact_in_f32(),
-        });
-        Ok(Tensor {
+        if dtype.is_unknown() {
+            return Err(reason!("stfs does not know dtype {dtype}"));
+        }
+        let shape = joined.shape(stacked);
+        let nbytes = dtype
+            .nbytes(&shape)
+            .ok_or_else(|| reason!("{shape:?} would overflow 64 bits"))?;
+        Ok(Made {
             dtype: dtype.clone(),
-            shape: shape.into(),
             nbytes,
-            values,
-            origin: origin(joined, axis, of, stacked),
+            values: dtype.has_f32().then(|| MadeValues {
+                shape: shape.clone(),
+                exact: dtype.exact_in_f32(),
+                decoded: None,
+            }),
+            shape,
+            raw: joined.expr(groups, axis, face, stacked),
             remark: None,
         })
     }
 
     /// Joins the parts' values, as F32.
-    fn join_values(&self, groups: &[Vec<TensorId>], stacked: bool) -> Result<Tensor, Reason> {
+    fn join_values(&self, groups: &[Vec<TensorId>], stacked: bool) -> Result<Made, Reason> {
         let mut exact = true;
         for &id in groups.iter().flatten() {
             match &self.tensor(id)?.values {
                 Some(v) => exact &= v.exact,
-                None => return Err(format!("'{}' has no values", self.name(id))),
+                None => return Err(reason!("'{}' has no values", self.name(id))),
             }
         }
-        let rank = self.values_shape(groups[0][0]).len();
-        let axis = match rank {
+        let axis = match self.shape_of(groups[0][0], Face::Values).len() {
             0 => return Err("scalars do not join".into()),
             1 => 0,
-            _ => rank - 2,
+            rank => rank - 2,
         };
-        let joined = self.join_shapes(groups, axis, JoinOf::Values)?;
-        let shape = stack_shape(&joined, stacked);
-        Ok(Tensor {
-            dtype: ElementType::Known(Dtype::F32),
-            nbytes: f32_bytes(&shape)?,
-            values: Some(Values {
-                shape: shape.clone().into(),
-                exact,
-            }),
-            shape: shape.into(),
-            origin: origin(joined, axis, JoinOf::Values, stacked),
-            remark: None,
-        })
+        let joined: Joined = self.join_shapes(groups, axis, Face::Values)?;
+        let expr = joined.expr(groups, axis, Face::Values, stacked);
+        Made::of_values(joined.shape(stacked), exact, expr)
     }
 }

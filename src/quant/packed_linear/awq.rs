@@ -3,7 +3,7 @@
 //!
 //! Source: `casper-hansen/AutoAWQ awq/modules/linear/gemm.py`.
 
-use super::packed_linear::Line;
+use super::line::Line;
 use crate::reason::{Reason, reason};
 
 /// Column 8c + m of the matrix is nibble `NIBBLE[m]` of word c.

@@ -1,5 +1,5 @@
-//! Asking a mount how it is, in a process of its own: a caller inside a request that is never answered
-//! cannot be killed, and so it must be one that nobody waits for.
+//! Asks a mount for its status from a process of its own. A process inside a request that is never
+//! answered cannot be killed, so nothing must depend on it.
 
 use std::ffi::CString;
 use std::fs::File;
@@ -11,23 +11,23 @@ use std::time::Instant;
 
 use super::Daemon;
 
-/// The longest status that is understood.
+/// The longest status that is read, in bytes.
 const LONGEST: usize = 64 << 10;
 
-/// A question that is on its way; `None` if it could not be put.
-pub(super) struct Question(Option<Asked>);
+/// A request for a mount's status that is on its way; `None` if it could not be sent.
+pub(super) struct StatusProbe(Option<Asked>);
 
 struct Asked {
     child: libc::pid_t,
-    /// The errno, 0 if there is an answer, and then the answer.
+    /// An errno (0: there is an answer), then the answer.
     reply: File,
 }
 
-impl Question {
+impl StatusProbe {
     /// Asks for the root's `user.stfs.status`. Not `stat`: the kernel remembers attributes for longer
     /// than the daemon lives.
-    pub(super) fn put(mountpoint: &Path) -> Question {
-        Question(ask(mountpoint).ok())
+    pub(super) fn send(mountpoint: &Path) -> StatusProbe {
+        StatusProbe(ask(mountpoint).ok())
     }
 
     /// The answer, if it comes before `deadline`.
@@ -69,7 +69,7 @@ fn ask(mountpoint: &Path) -> io::Result<Asked> {
     }
 }
 
-/// The child: keeps nothing open of its parent's but the pipe, asks, passes the answer on, ends.
+/// The child: closes all that is its parent's but the pipe, asks, passes the answer on, and ends.
 fn answer_for(path: &CString, pipe: libc::c_int, message: &mut [u8]) -> ! {
     let (errno, value) = message.split_at_mut(size_of::<i32>());
     // SAFETY: descriptors of this process alone are replaced and closed, which nothing here uses
@@ -87,7 +87,8 @@ fn answer_for(path: &CString, pipe: libc::c_int, message: &mut [u8]) -> ! {
     }
 }
 
-/// Waits until there is something to read, or the writer has gone.
+/// Waits until there is something to read, or the writer has closed its end; `false`: neither happened
+/// before `deadline`.
 fn readable(file: &File, deadline: Instant) -> bool {
     let mut poll = libc::pollfd {
         fd: file.as_raw_fd(),

@@ -5,8 +5,8 @@
 //! gptqmodel/nn_modules/qlinear/__init__.py`, and for zero points `gptqmodel/utils/model.py`
 //! (`convert_gptq_v1_to_v2_format_module`).
 
-use super::bits;
-use super::packed_linear::Line;
+use super::line::Line;
+use crate::quant::bits;
 use crate::reason::{Reason, reason};
 
 /// Bits a value and input features, from the shapes of `qweight` and `qzeros` and the number of

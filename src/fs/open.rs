@@ -1,0 +1,175 @@
+//! Open files: their bytes, and reads.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::{Answer, Fs, no_such};
+use crate::catalog::Extent;
+use crate::error::{Error, Result};
+use crate::layout::{Kind, Node, Top};
+use crate::patience;
+use crate::view::{SharedView, StoredBytes};
+
+/// What an open file is.
+pub struct OpenFile {
+    /// Which file.
+    pub node: Node,
+    /// Its bytes.
+    pub view: SharedView,
+    /// Where the last read ended: the next of a sequential reader begins there.
+    read_up_to: AtomicU64,
+}
+
+/// Reads below this many bytes that do not follow on the last are taken for random ones.
+const SMALL_READ: usize = 64 << 10;
+
+impl Fs {
+    /// Opens a file: its handle, which is to be given to [`Fs::release`] once, and whether what
+    /// the kernel may still hold of its bytes is what they are now.
+    ///
+    /// # Errors
+    /// It is a directory, there is none, its source may not be read, or a view cannot be made.
+    pub fn open(&self, ino: u64) -> Answer<Result<(u64, bool)>> {
+        // A handle is taken once, for the attempt that counts.
+        match Answer::of(self, move |fs| fs.opened_file(ino)) {
+            Answer::Ready(file) => Answer::Ready(self.with_handle(file)),
+            Answer::Wait(work) => Answer::Wait(Box::new(move |fs| fs.with_handle(work(fs)))),
+        }
+    }
+
+    fn with_handle(&self, file: Result<(OpenFile, bool)>) -> Result<(u64, bool)> {
+        file.map(|(file, same)| (self.handles.insert(file), same))
+    }
+
+    fn opened_file(&self, ino: u64) -> Result<(OpenFile, bool)> {
+        let node = self.node(ino)?;
+        if node.kind() != Kind::File {
+            return Err(Error::other(libc::EISDIR, "is a directory"));
+        }
+        if !self.layout.try_exists(node)? {
+            return Err(no_such(ino));
+        }
+        let same = !self.layout.source_changed(node);
+        let file = OpenFile {
+            node,
+            view: self.view(node)?,
+            read_up_to: AtomicU64::new(0),
+        };
+        Ok((file, same))
+    }
+
+    /// The bytes that a file shows.
+    ///
+    /// # Errors
+    /// As [`Fs::open`].
+    pub fn view(&self, node: Node) -> Result<SharedView> {
+        let view = match node {
+            Node::TensorFile(file, id) => (file.row().view)(&self.layout.model, id)?,
+            Node::Other(i) => {
+                let file = self
+                    .layout
+                    .other_file(i)
+                    .ok_or_else(|| Error::other(libc::EACCES, "the source file may not be read"))?;
+                Some(Arc::new(StoredBytes(Extent {
+                    file: file.clone(),
+                    offset: 0,
+                    len: file.len(),
+                })) as SharedView)
+            }
+            _ => self.layout.generated_view(node)?,
+        };
+        view.ok_or_else(|| Error::NotFound("no such file".into()))
+    }
+
+    /// An open file.
+    pub fn handle(&self, fh: u64) -> Option<Arc<OpenFile>> {
+        self.handles.get(fh)
+    }
+
+    /// Reads up to `size` bytes at `offset` of an open file, and hands them to `reply`: a piece of
+    /// the mapping where the bytes lie in one (to be given to the kernel, never loaded from), else
+    /// a buffer. At the end of the file there are fewer, past it none.
+    pub fn read<R>(&self, fh: u64, offset: u64, size: u32, reply: R) -> Answer<()>
+    where
+        R: FnOnce(Result<&[u8]>) + Send + 'static,
+    {
+        // Taken when it is called: what an attempt leaves is for the work that may wait.
+        let mut reply = Some(reply);
+        patience::attempt(|| self.read_now(fh, offset, size, &mut reply));
+        match reply {
+            None => Answer::Ready(()),
+            Some(reply) => Answer::Wait(Box::new(move |fs| {
+                fs.read_now(fh, offset, size, &mut Some(reply));
+            })),
+        }
+    }
+
+    fn read_now<R>(&self, fh: u64, offset: u64, size: u32, reply: &mut Option<R>)
+    where
+        R: FnOnce(Result<&[u8]>),
+    {
+        let mut give = |bytes: Result<&[u8]>| {
+            if patience::is_refused() {
+                return;
+            }
+            let n = bytes.as_ref().map_or(0, |b| b.len());
+            self.served.fetch_add(n as u64, Ordering::Relaxed);
+            if let Some(reply) = reply.take() {
+                reply(bytes);
+            }
+        };
+        let Some(file) = self.handles.get(fh) else {
+            return give(Err(Error::other(libc::EBADF, "no such open file")));
+        };
+        // Of 64 bits: a file may be longer than memory, a read is not.
+        let n = file.view.len().saturating_sub(offset).min(size.into()) as usize;
+        if n == 0 {
+            return give(Ok(&[]));
+        }
+        // First of all: a computed view may hold a lock while it reads, which is as bad to wait for.
+        if file.reads_sources()
+            && let Err(refused) = patience::touch_source()
+        {
+            return give(Err(refused));
+        }
+        let follows = file.read_up_to.swap(offset + n as u64, Ordering::Relaxed) == offset;
+        if let Some(piece) = file.view.piece(offset, n) {
+            if !follows && n < SMALL_READ {
+                piece.fetch_alone();
+            }
+            // SAFETY: `reply` hands the bytes to the kernel (fuser gives them to `writev`), and
+            // nothing on the way looks into them.
+            return give(unsafe { piece.for_kernel() });
+        }
+        let read = self.buffers.with(n, |bytes| {
+            let read = file.view.read_at(offset, bytes);
+            give(read.map(|()| &*bytes));
+        });
+        if let Err(no_memory) = read {
+            give(Err(no_memory));
+        }
+    }
+
+    /// Closes an open file.
+    pub fn release(&self, fh: u64) {
+        // First: the handle is free for another file after the second.
+        self.gpu.released(fh);
+        self.handles.remove(fh);
+    }
+
+    /// Bytes that readers were given so far.
+    pub fn bytes_served(&self) -> u64 {
+        self.served.load(Ordering::Relaxed)
+    }
+}
+
+impl OpenFile {
+    /// Whether its bytes are not all in memory.
+    fn reads_sources(&self) -> bool {
+        match self.node {
+            Node::Top(Top::ModelJson | Top::IndexJson) => false,
+            Node::TensorFile(file, _) => file.row().reads_sources,
+            _ => true,
+        }
+    }
+}

@@ -1,0 +1,54 @@
+//! The root's `user.stfs.status`: how the mount is, for `stfs mounts`.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, mpsc};
+use std::time::Duration;
+
+use super::Fs;
+use crate::error::Result;
+use crate::patience;
+
+/// How long a status waits for a look at the source files. A healthy disk answers `fstat` from
+/// memory, in microseconds; `stfs mounts` is to answer while one hangs.
+const LOOK: Duration = Duration::from_millis(50);
+
+/// Of each source file whether a thread is looking at it: one that hangs costs one thread, and later
+/// looks pass over it.
+pub(super) type Looking = Arc<[AtomicBool]>;
+
+impl Fs {
+    /// The status, as JSON: with what the sources look like now, as far as they answer, and otherwise
+    /// what was last seen of them.
+    pub(super) fn status_json(&self) -> Result<Vec<u8>> {
+        patience::take_long()?;
+        self.look_at_sources();
+        let catalog = &self.layout.model.catalog;
+        let status = serde_json::json!({
+            "model": catalog.model.to_string(),
+            "pid": std::process::id(),
+            "uptime_s": self.started.elapsed().as_secs(),
+            "bytes_served": self.bytes_served(),
+            "source_changed": catalog.files.iter().any(|f| f.was_changed()),
+        });
+        Ok(status.to_string().into_bytes())
+    }
+
+    /// Looks whether sources have changed, on a thread of its own. Returns when all were looked at, or
+    /// after a while.
+    fn look_at_sources(&self) {
+        let (model, looking) = (self.layout.model.clone(), self.looking.clone());
+        let (done, is_done) = mpsc::channel();
+        let job = move || {
+            for (file, busy) in model.catalog.files.iter().zip(looking.iter()) {
+                if !busy.swap(true, Ordering::Acquire) {
+                    file.changed();
+                    busy.store(false, Ordering::Release);
+                }
+            }
+            let _ = done.send(());
+        };
+        // If there is no room for the job it is dropped, and its end of the channel with it.
+        let _ = self.pool.run(job);
+        let _ = is_done.recv_timeout(LOOK);
+    }
+}

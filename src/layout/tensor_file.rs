@@ -1,0 +1,279 @@
+//! The files of a tensor, as a table: one row each says where the file stands, whether a tensor has it,
+//! how long it is and what its bytes are. Adding a file is a variant and a row.
+
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+
+use super::Top;
+use crate::dtype::{Dtype, ElementType};
+use crate::error::{Error, Result};
+use crate::meta::meta_json;
+use crate::model::{Model, Tensor, TensorId};
+use crate::preview;
+use crate::view::{Bytes, Deferred, SharedView};
+
+/// A file that tensors have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum TensorFile {
+    /// The stored bytes.
+    Raw,
+    /// The values as binary32.
+    F32,
+    /// A NumPy file.
+    Npy,
+    /// A picture.
+    Preview,
+    /// What the tensor is, as JSON.
+    Meta,
+}
+
+/// Where a tensor's file stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Place {
+    /// `tensors/<tensor>/<this>`
+    Inside(&'static str),
+    /// `<directory>/<tensor><suffix>`: the only files in that directory.
+    Beside {
+        /// The directory.
+        dir: Top,
+        /// The end of the file's name.
+        suffix: &'static str,
+    },
+}
+
+/// dtype and shape of the array that a file holds.
+pub struct Shown {
+    /// Element type.
+    pub dtype: ElementType,
+    /// Sizes, outermost first; empty for a scalar.
+    pub shape: Box<[u64]>,
+}
+
+/// What there is to know of one file of a tensor.
+pub struct Row {
+    /// Which one.
+    pub file: TensorFile,
+    /// Where it stands.
+    pub place: Place,
+    /// Whether listings name it. A file that is not listed can be opened all the same.
+    pub listed: bool,
+    /// Its name for `stfs cat --view`, and among the `views` of `meta.json`.
+    pub view_name: &'static str,
+    /// What `stfs cat --help` says of it.
+    pub help: &'static str,
+    /// What a tensor that does not have it lacks, for the error.
+    pub lacks: &'static str,
+    /// Whether the header alone settles that it is there: facts in tensor data change nothing.
+    pub by_header: bool,
+    /// Whether its bytes come from the source files' data, rather than from what is in memory.
+    pub reads_sources: bool,
+    /// Whether its length is worth remembering, because the file is made to measure it.
+    pub remember_len: bool,
+    /// Whether a tensor has it.
+    pub exists: fn(&Model, TensorId, &Tensor<'_>) -> bool,
+    /// The array that it holds; `None` for a document.
+    pub shown: fn(&Model, TensorId, &Tensor<'_>) -> Option<Shown>,
+    /// Its length in bytes, of a tensor that has it.
+    pub len: fn(&Model, TensorId, &Tensor<'_>) -> u64,
+    /// Its object among the `views` of `meta.json`, if it has one.
+    pub describe: fn(&Model, TensorId, &Tensor<'_>) -> Option<Value>,
+    /// Its bytes; `None` for a tensor that does not have it.
+    pub view: fn(&Arc<Model>, TensorId) -> Result<Option<SharedView>>,
+}
+
+/// All files of a tensor, in the order of their variants: that of listings and of `meta.json`.
+static ROWS: [Row; TensorFile::COUNT] = [
+    Row {
+        file: TensorFile::Raw,
+        place: Place::Inside("raw"),
+        listed: true,
+        view_name: "raw",
+        help: "The stored bytes",
+        lacks: "bytes",
+        by_header: true,
+        reads_sources: true,
+        remember_len: false,
+        exists: |_, _, _| true,
+        shown: |_, _, tensor| shown(tensor.dtype.clone(), tensor.shape),
+        len: |_, _, tensor| tensor.nbytes,
+        describe: |_, _, tensor| {
+            let dtype = tensor.dtype.name();
+            Some(json!({"dtype": dtype, "shape": tensor.shape, "nbytes": tensor.nbytes}))
+        },
+        view: |model, id| model.raw(id).map(Some),
+    },
+    Row {
+        file: TensorFile::F32,
+        place: Place::Inside("f32"),
+        listed: true,
+        view_name: "f32",
+        help: "The values as little-endian binary32",
+        lacks: "values, and so no f32",
+        by_header: false,
+        reads_sources: true,
+        remember_len: false,
+        exists: |_, _, tensor| tensor.values.is_some(),
+        shown: |_, _, tensor| shown(Dtype::F32.into(), tensor.values.as_ref()?.shape),
+        len: |_, _, tensor| tensor.f32_len().unwrap_or(0),
+        describe: |_, _, tensor| {
+            let values = tensor.values.as_ref()?;
+            let (shape, nbytes) = (values.shape, tensor.f32_len());
+            Some(json!({"dtype": "F32", "shape": shape, "nbytes": nbytes, "exact": values.exact}))
+        },
+        view: |model, id| model.f32(id),
+    },
+    Row {
+        file: TensorFile::Npy,
+        place: Place::Beside {
+            dir: Top::Npy,
+            suffix: ".npy",
+        },
+        listed: true,
+        view_name: "npy",
+        help: "A NumPy file",
+        lacks: ".npy: NumPy lacks its dtype",
+        by_header: false,
+        reads_sources: true,
+        remember_len: false,
+        exists: |model, id, _| model.npy_kind(id).is_some(),
+        shown: |model, id, tensor| {
+            let kind = model.npy_kind(id)?;
+            let dtype = match kind.of_values {
+                true => Dtype::F32.into(),
+                false => tensor.dtype.clone(),
+            };
+            shown(dtype, &kind.shape)
+        },
+        len: |model, id, tensor| npy_len(model, id, tensor).unwrap_or(0),
+        describe: |model, id, tensor| {
+            let kind = model.npy_kind(id)?;
+            let nbytes = npy_len(model, id, tensor)?;
+            Some(json!({"descr": kind.descr, "shape": kind.shape, "nbytes": nbytes}))
+        },
+        view: |model, id| model.npy(id),
+    },
+    Row {
+        file: TensorFile::Preview,
+        place: Place::Beside {
+            dir: Top::Preview,
+            suffix: ".png",
+        },
+        listed: true,
+        view_name: "png",
+        help: "A picture of the weights",
+        lacks: "values, and so no picture",
+        by_header: false,
+        reads_sources: true,
+        remember_len: false,
+        exists: |_, _, tensor| tensor.values.is_some(),
+        shown: |_, _, _| None,
+        len: |_, _, tensor| picture_len(tensor).unwrap_or(0),
+        describe: |_, _, _| None,
+        view: picture,
+    },
+    Row {
+        file: TensorFile::Meta,
+        place: Place::Inside("meta.json"),
+        listed: true,
+        view_name: "meta",
+        help: "meta.json",
+        lacks: "description",
+        by_header: false,
+        reads_sources: false,
+        remember_len: true,
+        exists: |_, _, _| true,
+        shown: |_, _, _| None,
+        len: |model, id, _| meta_json(model, id).len() as u64,
+        describe: |_, _, _| None,
+        view: |model, id| Ok(Some(Arc::new(Bytes(meta_json(model, id).into())))),
+    },
+];
+
+impl TensorFile {
+    /// How many there are: the last variant is the last row.
+    pub const COUNT: usize = TensorFile::Meta as usize + 1;
+
+    /// Its row of the table.
+    pub fn row(self) -> &'static Row {
+        &ROWS[self as usize]
+    }
+
+    /// All of them, in the order of the table.
+    pub fn all() -> impl Iterator<Item = &'static Row> {
+        ROWS.iter()
+    }
+
+    /// The file of that name in a tensor's directory.
+    pub fn inside(name: &str) -> Option<TensorFile> {
+        TensorFile::all()
+            .find(|row| matches!(row.place, Place::Inside(own) if own == name))
+            .map(|row| row.file)
+    }
+
+    /// The files that stand in a directory of their own, and the end of their names.
+    pub fn beside(in_dir: Top) -> Option<(TensorFile, &'static str)> {
+        TensorFile::all().find_map(|row| match row.place {
+            Place::Beside { dir, suffix } if dir == in_dir => Some((row.file, suffix)),
+            _ => None,
+        })
+    }
+}
+
+fn shown(dtype: ElementType, shape: &[u64]) -> Option<Shown> {
+    Some(Shown {
+        dtype,
+        shape: shape.into(),
+    })
+}
+
+fn npy_len(model: &Model, id: TensorId, tensor: &Tensor<'_>) -> Option<u64> {
+    let kind = model.npy_kind(id)?;
+    Some(kind.len(match kind.of_values {
+        true => tensor.f32_len()?,
+        false => tensor.nbytes,
+    }))
+}
+
+fn picture_len(tensor: &Tensor<'_>) -> Option<u64> {
+    let values = tensor.values.as_ref()?;
+    Some(preview::png_len(values.shape))
+}
+
+/// A tensor's picture, made when it is first read.
+fn picture(model: &Arc<Model>, id: TensorId) -> Result<Option<SharedView>> {
+    let Some(len) = model.tensor(id).ok().and_then(|t| picture_len(&t)) else {
+        return Ok(None);
+    };
+    let model = model.clone();
+    let picture = Deferred::new(len, move || {
+        let subject = preview::Subject::of(&model, id)?
+            .ok_or_else(|| Error::NotFound(format!("'{}' has no values", model.name(id))))?;
+        preview::render(&subject)
+    });
+    Ok(Some(Arc::new(picture)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_stand_at_their_variants_and_no_two_at_one_place() {
+        for (i, row) in TensorFile::all().enumerate() {
+            assert_eq!(row.file as usize, i);
+            assert!(std::ptr::eq(row.file.row(), row));
+            let found = match row.place {
+                Place::Inside(name) => TensorFile::inside(name),
+                Place::Beside { dir, suffix } => TensorFile::beside(dir)
+                    .filter(|found| found.1 == suffix)
+                    .map(|f| f.0),
+            };
+            assert_eq!(found, Some(row.file));
+            let names = TensorFile::all().filter(|r| r.view_name == row.view_name);
+            assert_eq!(names.count(), 1);
+        }
+        assert_eq!(TensorFile::inside("x"), None);
+        assert_eq!(TensorFile::beside(Top::Files), None);
+    }
+}

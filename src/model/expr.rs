@@ -1,0 +1,175 @@
+//! What the bytes of a tensor are, as an expression, and the one walk over expressions: source files,
+//! permissions, stored bytes and what a picture or an export is made of all follow from it.
+
+use std::sync::Arc;
+
+use super::{Model, TensorId};
+use crate::catalog::Stat;
+
+/// Bytes with a dtype and a shape, made of those of other tensors.
+#[derive(Debug, Clone)]
+pub enum Expr {
+    /// A tensor of the catalog, by its index.
+    Stored(u32),
+    /// The values of a quantized layer, by its index for [`Model::layer`].
+    Layer(u32),
+    /// The `raw` of a tensor of the model. On its own: that tensor under a second name.
+    Raw(TensorId),
+    /// The values of a tensor of the model, as binary32.
+    Values(TensorId),
+    /// Parts side by side.
+    Join(Arc<Join>),
+    /// Parts that must hold the same bytes: those bytes.
+    Same(Arc<[Expr]>),
+}
+
+/// Expressions joined along an axis, and perhaps stacked.
+#[derive(Debug)]
+pub struct Join {
+    /// The parts, one group after another: a group is one expert's, or all of them.
+    pub parts: Box<[Expr]>,
+    /// Parts in a group.
+    pub group: usize,
+    /// The axis that the parts of a group are joined along, counted from the front of a part's shape.
+    pub axis: usize,
+    /// Whether the groups are stacked along a new first axis. If not, there is one group.
+    pub stacked: bool,
+}
+
+impl Expr {
+    /// What it is made of directly.
+    pub fn operands(&self) -> &[Expr] {
+        match self {
+            Expr::Join(join) => &join.parts,
+            Expr::Same(parts) => parts,
+            Expr::Stored(_) | Expr::Layer(_) | Expr::Raw(_) | Expr::Values(_) => &[],
+        }
+    }
+
+    /// The tensor that it is another name of.
+    pub fn alias(&self) -> Option<TensorId> {
+        match self {
+            Expr::Raw(of) | Expr::Values(of) => Some(*of),
+            _ => None,
+        }
+    }
+
+    /// Whether it is joined of parts or equal to several.
+    pub fn is_joined(&self) -> bool {
+        matches!(self, Expr::Join(_) | Expr::Same(_))
+    }
+
+    /// Whether it is a stack of experts.
+    pub fn is_stack(&self) -> bool {
+        matches!(self, Expr::Join(join) if join.stacked)
+    }
+
+    /// The tensors that a join names, in order. `None` if it is made of anything besides.
+    pub fn parts(&self) -> Option<Vec<TensorId>> {
+        let mut ids = Vec::new();
+        self.collect_parts(&mut ids).then_some(ids)
+    }
+
+    fn collect_parts(&self, into: &mut Vec<TensorId>) -> bool {
+        match self.alias() {
+            Some(id) => {
+                into.push(id);
+                true
+            }
+            None => self.is_joined() && self.operands().iter().all(|e| e.collect_parts(into)),
+        }
+    }
+}
+
+impl Model {
+    /// Calls `leaf` with the index of each stored tensor that the bytes of `expr` come from, in order,
+    /// as often as it occurs.
+    pub fn leaves(&self, expr: &Expr, leaf: &mut dyn FnMut(u32)) {
+        match expr {
+            Expr::Stored(index) => leaf(*index),
+            Expr::Layer(layer) => self.recognized(*layer).parts.iter().for_each(|&i| leaf(i)),
+            Expr::Raw(id) => {
+                if let Ok(tensor) = self.tensor(*id) {
+                    self.leaves(&tensor.raw, leaf);
+                }
+            }
+            Expr::Values(id) => {
+                if let Ok(tensor) = self.tensor(*id) {
+                    self.leaves(tensor.f32_expr(), leaf);
+                }
+            }
+            Expr::Join(_) | Expr::Same(_) => {
+                expr.operands().iter().for_each(|e| self.leaves(e, leaf));
+            }
+        }
+    }
+
+    /// Indexes into [`Catalog::files`](crate::catalog::Catalog::files) of the files that the bytes
+    /// of `expr` come from, each once, in ascending order.
+    pub fn files_of(&self, expr: &Expr) -> Vec<u32> {
+        let mut files = Vec::new();
+        self.leaves(expr, &mut |i| files.extend(self.catalog.files_of(i)));
+        files.sort_unstable();
+        files.dedup();
+        files
+    }
+
+    /// Bytes in the model's files that `expr` is made of.
+    pub fn stored_bytes(&self, expr: &Expr) -> u64 {
+        let mut bytes = 0u64;
+        self.leaves(expr, &mut |i| {
+            bytes = bytes.saturating_add(self.catalog.tensors.get(i).nbytes);
+        });
+        bytes
+    }
+
+    /// The method and bits of the quantized layer that `expr`'s values are decoded from (of a join,
+    /// the first part's), if they are.
+    pub fn decoded_from(&self, expr: &Expr) -> Option<u32> {
+        match expr {
+            Expr::Layer(layer) => Some(*layer),
+            Expr::Stored(_) => None,
+            Expr::Raw(id) => self.decoded_from(&self.tensor(*id).ok()?.raw),
+            Expr::Values(id) => self.decoded_from(self.tensor(*id).ok()?.f32_expr()),
+            Expr::Join(_) | Expr::Same(_) => self.decoded_from(expr.operands().first()?),
+        }
+    }
+
+    /// Indexes of the files that a tensor's bytes or values come from, each once.
+    pub fn source_files(&self, id: TensorId) -> Vec<u32> {
+        let Ok(tensor) = self.tensor(id) else {
+            return Vec::new();
+        };
+        let mut files = self.files_of(&tensor.raw);
+        if let Some(layer) = self.layer_of_anchor(id) {
+            files.extend(self.files_of(&Expr::Layer(layer)));
+        } else if let Some(decoded) = tensor.decoded() {
+            files.extend(self.files_of(decoded));
+        }
+        files.sort_unstable();
+        files.dedup();
+        files
+    }
+
+    /// Owner, permissions and mtime of a tensor's files: its source's, or the strictest of several.
+    pub fn stat(&self, id: TensorId) -> Stat {
+        let files = self.source_files(id);
+        Stat::strictest(
+            files
+                .iter()
+                .map(|&f| *self.catalog.files[f as usize].stat()),
+        )
+        .unwrap_or_else(|| self.catalog.stat())
+    }
+
+    /// What a tensor whose `raw` is `expr` is called in JSON and extended attributes.
+    pub fn kind(&self, expr: &Expr) -> &'static str {
+        match expr {
+            Expr::Stored(_) => "stored",
+            Expr::Layer(_) => "dequantized",
+            Expr::Raw(_) | Expr::Values(_) => "tied",
+            Expr::Join(_) if expr.is_stack() => "stacked",
+            Expr::Join(_) | Expr::Same(_) => "fused",
+        }
+    }
+}

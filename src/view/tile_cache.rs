@@ -1,0 +1,224 @@
+//! Computed pieces of views (tiles, tables of scales), kept for a moment: a sequential reader asks for
+//! less at a time than a view can cheaply compute, from several threads, and again and again.
+//!
+//! One budget for the whole process, however many views are open: a program that maps every layer of
+//! a model must not leave a tile in memory for each. The least recently used go first.
+
+use std::any::Any;
+use std::collections::{BTreeMap, HashMap};
+use std::marker::PhantomData;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
+
+use crate::error::Result;
+
+/// What all kept pieces may take together, in bytes. A sequential reader needs a band of a quantized
+/// layer or two (1 to 5 MiB each); so this is enough for some fifty of them at a time. It must be:
+/// readers that take turns and together need more find nothing of what they left, and read fifty
+/// times slower (32 readers of 4-bit layers of 14336 inputs, with a quarter of this).
+const BUDGET: usize = 256 << 20;
+
+static CACHE: LazyLock<Mutex<Lru>> = LazyLock::new(Mutex::default);
+static OWNERS: AtomicU64 = AtomicU64::new(0);
+
+/// Owner and index of a piece.
+type Key = (u64, u64);
+type Piece = Arc<dyn Any + Send + Sync>;
+/// One lock a piece: two readers of the same piece wait for one computation, readers of different
+/// pieces do not wait for each other.
+type Slot = Arc<Mutex<Option<Piece>>>;
+
+#[derive(Default)]
+struct Lru {
+    slots: HashMap<Key, Entry>,
+    /// By time of last use, oldest first.
+    order: BTreeMap<u64, Key>,
+    clock: u64,
+    bytes: usize,
+}
+
+struct Entry {
+    slot: Slot,
+    bytes: usize,
+    used: u64,
+}
+
+impl Lru {
+    fn lock() -> MutexGuard<'static, Lru> {
+        CACHE.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The slot of a piece, made if it is not there; and those that had to go for it, which the
+    /// caller drops once it has let go of the lock: to free some MiB takes longer than all else here.
+    fn slot(&mut self, key: Key, bytes: usize) -> (Slot, Vec<Slot>) {
+        self.clock += 1;
+        let now = self.clock;
+        let entry = self.slots.entry(key).or_insert_with(|| {
+            self.bytes += bytes;
+            Entry {
+                slot: Slot::default(),
+                bytes,
+                used: now,
+            }
+        });
+        self.order.remove(&entry.used);
+        entry.used = now;
+        self.order.insert(now, key);
+        let slot = entry.slot.clone();
+        let mut evicted = Vec::new();
+        while self.bytes > BUDGET && self.slots.len() > 1 {
+            let Some((_, oldest)) = self.order.pop_first() else {
+                break;
+            };
+            if let Some(entry) = self.slots.remove(&oldest) {
+                self.bytes -= entry.bytes;
+                evicted.push(entry.slot);
+            }
+        }
+        (slot, evicted)
+    }
+
+    /// Takes out all that an owner has, for the caller to drop.
+    fn forget(&mut self, owner: u64) -> Vec<Slot> {
+        let of_owner = self.slots.extract_if(|key, _| key.0 == owner);
+        let forgotten = of_owner.map(|(_, entry)| {
+            self.order.remove(&entry.used);
+            self.bytes -= entry.bytes;
+            entry.slot
+        });
+        forgotten.collect()
+    }
+}
+
+/// The recently computed pieces of one view, by index.
+pub struct TileCache<T> {
+    owner: u64,
+    piece: PhantomData<fn() -> T>,
+}
+
+impl<T: Send + Sync + 'static> TileCache<T> {
+    /// None yet.
+    #[allow(clippy::new_without_default)]
+    pub fn new() -> Self {
+        TileCache {
+            owner: OWNERS.fetch_add(1, Ordering::Relaxed),
+            piece: PhantomData,
+        }
+    }
+
+    /// Piece `index`, kept from before or made now. `bytes` is what it takes in memory. A reader that
+    /// asks for a piece that is being made waits for it.
+    ///
+    /// # Errors
+    /// Whatever `make` could not do; the next call tries again.
+    pub fn get(
+        &self,
+        index: u64,
+        bytes: usize,
+        make: impl FnOnce() -> Result<T>,
+    ) -> Result<Arc<T>> {
+        // The lock is let go at the end of this line, and only then are the evicted pieces freed.
+        let (slot, evicted) = Lru::lock().slot((self.owner, index), bytes);
+        drop(evicted);
+        let mut slot = slot.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(piece) = slot.clone().and_then(|piece| piece.downcast().ok()) {
+            return Ok(piece);
+        }
+        let piece = Arc::new(make()?);
+        *slot = Some(piece.clone());
+        Ok(piece)
+    }
+}
+
+impl<T> Drop for TileCache<T> {
+    fn drop(&mut self) {
+        let forgotten = Lru::lock().forget(self.owner);
+        drop(forgotten);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+    use std::sync::mpsc;
+    use std::time::Duration;
+
+    use super::*;
+    use crate::error::Error;
+
+    #[test]
+    fn a_piece_is_made_once_and_a_failure_is_not_kept() {
+        let cache = TileCache::<u32>::new();
+        let made = Cell::new(0);
+        let failed = cache.get(7, 4, || Err(Error::data("t", "p")));
+        assert!(failed.is_err());
+        for _ in 0..3 {
+            let piece = cache.get(7, 4, || {
+                made.set(made.get() + 1);
+                Ok(42)
+            });
+            assert_eq!(*piece.unwrap(), 42);
+        }
+        assert_eq!(made.get(), 1);
+        let other = TileCache::<u32>::new();
+        assert_eq!(*other.get(7, 4, || Ok(43)).unwrap(), 43);
+    }
+
+    /// As many as read the layers of a model in parallel, each a large one.
+    #[test]
+    fn there_is_room_for_32_readers_that_take_turns() {
+        let mut lru = Lru::default();
+        let turn = |lru: &mut Lru| (0..32).map(|r| lru.slot((r, 0), 5 << 20).0).collect();
+        let first: Vec<Slot> = turn(&mut lru);
+        let second: Vec<Slot> = turn(&mut lru);
+        assert!(first.iter().zip(&second).all(|(a, b)| Arc::ptr_eq(a, b)));
+    }
+
+    #[test]
+    fn the_budget_holds_and_the_least_recently_used_goes_first() {
+        let mut lru = Lru::default();
+        let piece = BUDGET / 4;
+        for index in 0..4 {
+            lru.slot((0, index), piece);
+        }
+        let (first, _) = lru.slot((0, 0), piece);
+        let (_, evicted) = lru.slot((0, 4), piece);
+        assert_eq!(evicted.len(), 1);
+        assert!(Arc::ptr_eq(&first, &lru.slot((0, 0), piece).0));
+        assert!(!lru.slots.contains_key(&(0, 1)));
+        assert_eq!(lru.bytes, BUDGET);
+        let (_, evicted) = lru.slot((1, 0), 3 * BUDGET);
+        assert_eq!(
+            (lru.slots.len(), evicted.len()),
+            (1, 4),
+            "one piece, however large"
+        );
+        assert_eq!(lru.forget(1).len(), 1);
+        assert_eq!((lru.bytes, lru.slots.len(), lru.order.len()), (0, 0, 0));
+    }
+
+    /// A piece that needs the cache itself when it is freed.
+    struct Late(TileCache<u8>);
+
+    impl Drop for Late {
+        fn drop(&mut self) {
+            assert_eq!(*self.0.get(0, 1, || Ok(1)).unwrap(), 1);
+        }
+    }
+
+    #[test]
+    fn pieces_are_freed_outside_the_lock() {
+        let (done, wait) = mpsc::channel();
+        std::thread::spawn(move || {
+            let cache = TileCache::<Late>::new();
+            for index in 0..2 {
+                let late = || Ok(Late(TileCache::new()));
+                drop(cache.get(index, BUDGET, late).unwrap());
+            }
+            drop(cache);
+            done.send(()).unwrap();
+        });
+        let freed = wait.recv_timeout(Duration::from_secs(20));
+        assert_eq!(freed, Ok(()), "it waits for the lock that it holds");
+    }
+}

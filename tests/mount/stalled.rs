@@ -1,0 +1,196 @@
+//! A source that stalls stops its own readers, and nothing else.
+//!
+//! One shard of the model lies on a FUSE filesystem that stops answering: a second stfs mount, whose
+//! `files/` holds the shard and whose daemon is stopped with a signal.
+
+use std::io;
+use std::os::unix::fs::symlink;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use safetensors::Dtype;
+
+use crate::common::model::{ModelDir, T, tensor};
+use crate::common::mount::Mounted;
+use crate::common::sys::{getxattr, kill, read_direct};
+
+const READERS: usize = 64;
+/// How far apart they read: no read-ahead of one brings another's bytes.
+const APART: usize = 1 << 20;
+const READ: usize = 64 << 10;
+/// What other requests may take meanwhile. Milliseconds, on a machine that is not busy with other tests.
+const SOON: Duration = Duration::from_secs(1);
+
+/// A stopped process. It goes on when the value is dropped, and after a minute in any case: also if this
+/// process is killed, it leaves nothing behind that cannot be.
+struct Stopped {
+    pid: i32,
+    rescue: Child,
+}
+
+impl Stopped {
+    fn new(pid: i32) -> Stopped {
+        let rescue = Command::new("sh")
+            .args(["-c", &format!("sleep 60; kill -CONT {pid}")])
+            .stdin(Stdio::null())
+            .spawn()
+            .expect("run sh");
+        kill(pid, libc::SIGSTOP);
+        Stopped { pid, rescue }
+    }
+}
+
+impl Drop for Stopped {
+    fn drop(&mut self) {
+        kill(self.pid, libc::SIGCONT);
+        let _ = self.rescue.kill();
+        let _ = self.rescue.wait();
+    }
+}
+
+/// A model of two shards, one of them on another mount.
+struct Model {
+    stuck: T,
+    healthy: T,
+    upper: Mounted,
+    lower: Mounted,
+    _dirs: [ModelDir; 2],
+}
+
+fn model(threads: &str) -> Model {
+    let stuck = tensor("stuck", Dtype::BF16, &[(READERS + 4) * APART / 2]);
+    let healthy = tensor("healthy", Dtype::BF16, &[4 * APART / 2]);
+    let below = ModelDir::of(&[tensor("a", Dtype::U8, &[1])]);
+    below.shard("stuck.safetensors", std::slice::from_ref(&stuck));
+    let lower = Mounted::new(below.path());
+    let dir = ModelDir::new();
+    dir.shard("healthy.safetensors", std::slice::from_ref(&healthy));
+    let shard = lower.join("files/stuck.safetensors");
+    symlink(shard, dir.join("stuck.safetensors")).unwrap();
+    let pairs = [
+        ("stuck", "stuck.safetensors"),
+        ("healthy", "healthy.safetensors"),
+    ];
+    dir.index("model.safetensors.index.json", pairs);
+    let upper = Mounted::with(dir.path(), &["--threads", threads]);
+    Model {
+        stuck,
+        healthy,
+        upper,
+        lower,
+        _dirs: [below, dir],
+    }
+}
+
+/// Readers of the stalled shard, half of them of its `f32`. Each holds its bytes against what they must be.
+fn readers(m: &Model, done: &Arc<AtomicUsize>) -> Vec<JoinHandle<io::Result<bool>>> {
+    let read = |i: usize| {
+        // Not the first mebibytes, which were read ahead with the header.
+        let at = (i + 2) * APART;
+        let (file, offset) = match i % 2 {
+            0 => ("raw", at),
+            _ => ("f32", 2 * at),
+        };
+        let path = m.upper.join(&format!("tensors/stuck/{file}"));
+        let raw = m.stuck.data[at..at + READ].to_vec();
+        let done = done.clone();
+        move || {
+            let got = read_direct(&path, offset as u64, READ);
+            done.fetch_add(1, Ordering::SeqCst);
+            let want = match file {
+                "raw" => raw,
+                _ => crate::common::naive::f32_bytes(Dtype::BF16, &raw[..READ / 2]).unwrap(),
+            };
+            got.map(|bytes| bytes == want)
+        }
+    };
+    (0..READERS).map(|i| std::thread::spawn(read(i))).collect()
+}
+
+/// Runs `work`, which must not take long.
+fn soon<R: Send + 'static>(what: &str, work: impl FnOnce() -> R + Send + 'static) -> R {
+    let (tx, rx) = std::sync::mpsc::channel();
+    let start = Instant::now();
+    std::thread::spawn(move || tx.send(work()));
+    let result = rx.recv_timeout(20 * SOON);
+    let took = start.elapsed();
+    println!("{what}: {took:.1?}");
+    assert!(took < SOON, "{what} took {took:?} while a shard stalls");
+    result.expect("an answer")
+}
+
+fn nothing_else_stops(threads: &str) {
+    let m = model(threads);
+    let done = Arc::new(AtomicUsize::new(0));
+    let stopped = Stopped::new(m.lower.pid());
+    let readers = readers(&m, &done);
+    // Until they are all under way: they cannot be seen to wait.
+    std::thread::sleep(Duration::from_secs(1));
+    assert_eq!(done.load(Ordering::SeqCst), 0, "the shard does not stall");
+
+    let at = |path: &str| m.upper.join(path);
+    let read = |path: &str, offset: u64, len: usize| {
+        let file = at(path);
+        soon(path, move || read_direct(&file, offset, len).unwrap())
+    };
+    let raw = read("tensors/healthy/raw", 5, READ);
+    assert!(raw == m.healthy.data[5..5 + READ]);
+    let f32 = read("tensors/healthy/f32", 0, READ);
+    assert!(
+        f32 == crate::common::naive::f32_bytes(Dtype::BF16, &m.healthy.data[..READ / 2]).unwrap()
+    );
+    let whole = at("tensors/healthy/raw");
+    let whole = soon("all of healthy/raw, buffered", move || {
+        std::fs::read(whole).unwrap()
+    });
+    assert!(whole == m.healthy.data);
+    for dir in ["", "tensors", "npy", "tree", "export", "tensors/stuck"] {
+        let path = at(dir);
+        let list = move || std::fs::read_dir(path).unwrap().count();
+        assert!(soon(&format!("ls {dir}"), list) > 0);
+    }
+    for file in ["tensors/stuck/f32", "npy/stuck.npy", "index.json"] {
+        let path = at(file);
+        assert!(
+            soon(&format!("stat {file}"), move || path
+                .metadata()
+                .unwrap()
+                .len())
+                > 0
+        );
+    }
+    let index = at("index.json");
+    soon("cat index.json", move || std::fs::read(index).unwrap());
+    let root = m.upper.root().to_path_buf();
+    for _ in 0..3 {
+        let root = root.clone();
+        let status = soon("user.stfs.status", move || status(&root));
+        assert_eq!(status["source_changed"], false);
+    }
+    assert_eq!(m.upper.status()["pid"], m.upper.pid(), "stfs mounts");
+    assert_eq!(done.load(Ordering::SeqCst), 0, "the readers still wait");
+
+    drop(stopped);
+    for reader in readers {
+        assert!(reader.join().unwrap().unwrap(), "its bytes are right");
+    }
+}
+
+fn status(root: &Path) -> serde_json::Value {
+    let status = getxattr(root, "user.stfs.status").unwrap();
+    serde_json::from_slice(&status).unwrap()
+}
+
+#[test]
+fn readers_of_a_stalled_shard_stop_nothing_else() {
+    nothing_else_stops("16");
+}
+
+#[test]
+fn not_even_with_one_reading_thread() {
+    nothing_else_stops("1");
+}
