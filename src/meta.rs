@@ -7,6 +7,7 @@ use serde_json::{Map, Value, json};
 use crate::layout::TensorFile;
 use crate::model::{Expr, Join, Model, Tensor, TensorId};
 use crate::quant::Target;
+use crate::text::push_json;
 
 /// A tensor's `meta.json`, pretty-printed, with a newline at its end.
 pub fn meta_json(model: &Model, id: TensorId) -> Vec<u8> {
@@ -176,12 +177,6 @@ pub fn index_entry(model: &Model, id: TensorId, tensor: &Tensor<'_>) -> Value {
         "origin": model.kind(&tensor.raw),
         "path": format!("tensors/{}", model.file_name(id)),
     })
-}
-
-/// Appends JSON on one line. Keys must be strings, as all keys of this program are.
-pub(crate) fn push_json(out: &mut Vec<u8>, value: &(impl serde::Serialize + ?Sized)) {
-    // Writing to a Vec cannot fail.
-    let _ = serde_json::to_writer(out, value);
 }
 
 /// What is said of a model as a whole, of its stored tensors only.

@@ -147,7 +147,7 @@ pub trait Object: Send + Sync {
     /// Whether it was ever seen to differ from what was opened. Looks now, too.
     fn changed(&self) -> bool;
 
-    /// As [`Object::changed`], without a look.
+    /// Whether it was ever seen to differ from what was opened. Does not look.
     fn was_changed(&self) -> bool;
 
     /// Fills `buf` with the bytes from `offset` on, whatever happened to the file: never a signal.
@@ -170,7 +170,7 @@ pub trait Object: Send + Sync {
     }
 }
 
-/// The error about a file whose name shows that its download has not finished.
+/// That a file is the beginning of a download, which its name says.
 pub(super) fn incomplete(at: impl Into<Location>) -> Error {
     Error::invalid(
         at,
@@ -178,5 +178,5 @@ pub(super) fn incomplete(at: impl Into<Location>) -> Error {
     )
 }
 
-/// How the names of unfinished downloads end.
+/// How the names of such files end.
 pub(super) const INCOMPLETE: &str = ".incomplete";

@@ -62,7 +62,7 @@ impl Fs {
         self.gpu.ioctl(code, input, target, caller, reply);
     }
 
-    /// Ends all GPU use, before the mount is detached: whoever waits for an upload is answered, and
+    /// Ends all GPU use, before the mount is detached: callers that wait for an upload are answered, and
     /// all memory goes back to the driver. Takes at most ten seconds. See [`crate::gpu::Gpu::stop`].
     pub fn stop_gpu(&self) {
         self.gpu.stop();

@@ -87,8 +87,8 @@ impl Fs {
     }
 
     /// Reads up to `size` bytes at `offset` of an open file, and hands them to `reply`: a piece of
-    /// the mapping where the bytes lie in one (to be given to the kernel, never loaded from), else
-    /// a buffer. At the end of the file there are fewer, past it none.
+    /// the mapping if the bytes lie in one (to be given to the kernel, never loaded from), else a
+    /// buffer. At the end of the file there are fewer, past it none.
     pub fn read<R>(&self, fh: u64, offset: u64, size: u32, reply: R) -> Answer<()>
     where
         R: FnOnce(Result<&[u8]>) + Send + 'static,

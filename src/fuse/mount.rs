@@ -1,14 +1,14 @@
 //! Mounting: options, the session, its read-ahead, its end.
 
-use std::ffi::CString;
 use std::mem::ManuallyDrop;
-use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
 use fuser::{BackgroundSession, Config, MountOption, Session, SessionACL};
+use rustix::io::Errno;
+use rustix::mount::UnmountFlags;
 
 use super::FuseFs;
 use super::gate::SPARE;
@@ -25,12 +25,12 @@ pub struct MountOptions {
     pub threads: usize,
 }
 
-/// Read-ahead of the mount in KiB, where it may be set: one full request.
+/// Read-ahead of the mount in KiB, if it may be set: one full request.
 const READ_AHEAD_KB: &str = "1024";
 
 /// A live mount. Dropping it unmounts.
 pub struct Mounted {
-    /// The session's thread, which ends when the mount does; taken by who waits for it.
+    /// The session's thread, which ends with the mount; taken by the caller that waits for it.
     session: Option<JoinHandle<std::io::Result<()>>>,
     place: MountPlace,
 }
@@ -47,7 +47,7 @@ pub struct MountPlace {
 /// its source: always ro, nosuid, nodev, noexec, default_permissions.
 ///
 /// # Errors
-/// What the kernel or fusermount3 says, with what to do about it.
+/// The error of the kernel or of fusermount3, with advice.
 pub fn mount(fs: Arc<Fs>, mountpoint: &Path, options: &MountOptions) -> Result<Mounted> {
     let mountpoint = std::fs::canonicalize(mountpoint)
         .map_err(|e| Error::io(format!("mountpoint {}", mountpoint.display()), e))?;
@@ -105,8 +105,7 @@ fn config(source: &str, options: &MountOptions) -> Config {
 }
 
 fn is_root() -> bool {
-    // SAFETY: geteuid has no preconditions and cannot fail.
-    unsafe { libc::geteuid() == 0 }
+    rustix::process::geteuid().is_root()
 }
 
 /// Says what is wrong before fuser does so in fewer words.
@@ -143,7 +142,7 @@ fn check_device() -> Result<()> {
     Ok(())
 }
 
-/// The program that mounts and unmounts for ordinary users, where fuser looks for it.
+/// The program that mounts and unmounts for ordinary users, looked for in the same places as fuser does.
 fn fusermount() -> Option<PathBuf> {
     if let Some(path) = std::env::var_os("FUSERMOUNT_PATH").map(PathBuf::from) {
         return path.exists().then_some(path);
@@ -177,8 +176,8 @@ fn explain(e: std::io::Error, mountpoint: &Path, options: &MountOptions) -> Erro
     )
 }
 
-/// The kernel caps read-ahead at 128 KiB for every FUSE mount; root may raise it afterwards. Not
-/// being allowed to is no error: sequential buffered reads are then about a third slower.
+/// The kernel caps read-ahead at 128 KiB for every FUSE mount; root may raise it afterwards. Without
+/// permission it stays: sequential buffered reads are then about a third slower.
 fn raise_read_ahead(device: u64) {
     let (major, minor) = (libc::major(device), libc::minor(device));
     let path = format!("/sys/class/bdi/{major}:{minor}/read_ahead_kb");
@@ -253,16 +252,19 @@ impl MountPlace {
 /// # Errors
 /// It is busy, not mounted, or not ours to unmount.
 pub fn unmount(mountpoint: &Path, lazy: bool) -> Result<()> {
-    let path = CString::new(mountpoint.as_os_str().as_bytes())
-        .map_err(|_| Error::invalid(mountpoint, "has a NUL in its path"))?;
-    let flags = if lazy { libc::MNT_DETACH } else { 0 };
-    // SAFETY: `path` is a NUL-terminated string that outlives the call.
-    if unsafe { libc::umount2(path.as_ptr(), flags) } == 0 {
-        return Ok(());
-    }
-    let e = std::io::Error::last_os_error();
-    if e.raw_os_error() != Some(libc::EPERM) {
-        return Err(Error::io(format!("unmount {}", mountpoint.display()), e));
+    let flags = match lazy {
+        true => UnmountFlags::DETACH,
+        false => UnmountFlags::empty(),
+    };
+    match rustix::mount::unmount(mountpoint, flags) {
+        Ok(()) => return Ok(()),
+        Err(Errno::PERM) => {}
+        Err(e) => {
+            return Err(Error::io(
+                format!("unmount {}", mountpoint.display()),
+                e.into(),
+            ));
+        }
     }
     let program = fusermount().unwrap_or_else(|| "fusermount3".into());
     let mut command = std::process::Command::new(program);

@@ -2,7 +2,7 @@
 //!
 //! The tensors decide what a layer is. A config is asked for two things only: the block of a scale
 //! grid, and whether a weight that lacks its scales should have them (a torn checkpoint, whose codes
-//! are no numbers) or was left alone (then it is plain).
+//! mean nothing) or was left alone (then it is plain).
 //!
 //! Sources: huggingface/transformers `quantizers/quantizers_utils.py` (`should_convert_module`) and
 //! `utils/quantization_config.py`; NVIDIA/TensorRT-Model-Optimizer
@@ -150,7 +150,7 @@ impl Declared {
         }
     }
 
-    /// Who says so, for reasons: `config.json (quant_method fp8)`.
+    /// Which file declares it, for reasons: `config.json (quant_method fp8)`.
     pub fn source(&self) -> String {
         match self {
             Declared::Nothing => "no config".into(),
@@ -237,7 +237,7 @@ impl ModelOpt {
         let mut excluded = GlobSetBuilder::new();
         for key in ["exclude_modules", "ignore"] {
             for pattern in strings(object, key) {
-                // One that is no glob counts as a plain name.
+                // One that is not a valid glob counts as a plain name.
                 if let Ok(glob) =
                     Glob::new(pattern).or_else(|_| Glob::new(&globset::escape(pattern)))
                 {

@@ -59,7 +59,7 @@ enum Cut {
     Slice,
     /// All: one number that holds for every expert.
     Whole,
-    /// None can be told: there is no axis of E in front.
+    /// Unknown: there is no axis of E in front.
     Misfit,
 }
 
@@ -105,7 +105,7 @@ impl Stacks {
             };
             let experts = catalog.tensors.get(words).shape[0];
             for (index, last) in members {
-                // Stored values of that name are nobody's words.
+                // Stored values of that name belong to no stack.
                 if last == WEIGHT && index != words {
                     continue;
                 }

@@ -94,7 +94,7 @@ fn after_a_file_changed_its_tensors_are_no_longer_found_in_the_arena() {
         let (errno, io) = fixture.upload(&tensors[1], 5);
         assert_eq!((errno, io.base_offset), (0, 0));
         assert!(seen_by_another_process(&io) == noise(70_000, 99));
-        // The model anew: the old arena, which nobody holds, goes.
+        // The model again: the old arena, which has no lease, is evicted.
         let (errno, io) = fixture.call(ioctl::UPLOAD, request(), &whole, directory());
         assert_eq!((errno, io.state), (0, ioctl::RESIDENT));
         assert_eq!(fixture.query(&tensors[1], 6).1.alloc_id, io.alloc_id);

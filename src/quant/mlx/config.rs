@@ -294,7 +294,7 @@ mod tests {
             bits(json!({"text_config": {"quantization_config": eight}})),
             Some(8)
         );
-        // Null, or another method's, is no declaration.
+        // Null, or another method's, is not a declaration.
         assert_eq!(
             bits(json!({"quantization": null, "quantization_config": eight})),
             Some(8)

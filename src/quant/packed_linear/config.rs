@@ -1,6 +1,6 @@
 //! What config files say of a GPTQ or AWQ model, of which two things count: the convention of the
 //! stored zero points (or that the tensors are something else altogether), and the group size of
-//! layers without `g_idx`. Everything else the tensors tell by themselves, per layer.
+//! layers without `g_idx`. Everything else follows from the tensors, per layer.
 //!
 //! Sources: `ModelCloud/GPTQModel gptqmodel/quantization/config.py`, `casper-hansen/AutoAWQ
 //! awq/models/_config.py`, `intel/auto-round auto_round/export/export_to_autoround` and
