@@ -184,9 +184,9 @@ mod tests {
             .unwrap()
             .configs;
         assert!(configs.config.is_none() && configs.quant_config.is_none());
-        let told: Vec<String> = configs.unused.iter().map(Unused::to_string).collect();
-        let [config, quant_config] = told.as_slice() else {
-            panic!("{told:?}");
+        let notes: Vec<String> = configs.unused.iter().map(Unused::to_string).collect();
+        let [config, quant_config] = notes.as_slice() else {
+            panic!("{notes:?}");
         };
         assert!(config.starts_with("not used: config.json: is not JSON: EOF"));
         assert_eq!(

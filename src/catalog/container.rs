@@ -75,7 +75,7 @@ pub(super) trait Container: Sync {
     }
 }
 
-/// What a container says to a file or a listing.
+/// A container's answer about a file or a listing.
 pub(super) enum Answer {
     /// It is its own.
     Yes(Box<dyn Claim>),
@@ -102,8 +102,8 @@ pub(super) struct Listing {
     pub names: BTreeSet<String>,
 }
 
-/// What macOS puts before a file's name, on disks that are not its own, for what else it keeps of
-/// the file: `._model.safetensors` holds no weights.
+/// The prefix of the files in which macOS keeps resource forks on foreign disks: there are no weights
+/// in `._model.safetensors`.
 const RESOURCE_FORK: &str = "._";
 
 impl Listing {

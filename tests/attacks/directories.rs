@@ -304,7 +304,7 @@ fn files_of_no_model() {
     refused(&dir.join("e.json"), &["e.json", "not a regular file"]);
 }
 
-/// Runs `f` as a user who owns nothing: permissions bind, whoever runs the tests.
+/// Runs `f` as a user that owns nothing, so that permissions apply even if root runs the tests.
 fn as_nobody(f: impl FnOnce() + Send) {
     const NOBODY: libc::uid_t = 65534;
     std::thread::scope(|scope| {

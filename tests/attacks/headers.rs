@@ -244,9 +244,9 @@ fn what_looks_odd_but_is_allowed_opens() {
     assert_eq!(ok(&shard(twice, 4)), 1);
 }
 
-/// The safetensors library refuses it, and says of which field, not of which tensor.
+/// The safetensors library refuses it, and names the field, but not the tensor.
 #[test]
-fn fields_that_are_there_twice() {
+fn fields_that_appear_twice() {
     entry(
         r#""dtype":"F32","shape":[4],"dtype":"F32","data_offsets":[0,16]"#,
         &["'dtype' twice"],
@@ -255,4 +255,20 @@ fn fields_that_are_there_twice() {
         r#""dtype":"F32","shape":[4],"shape":[4],"data_offsets":[0,16]"#,
         &["'shape' twice"],
     );
+}
+
+/// The last of two entries counts, but the library refuses the file if the first is not valid.
+#[test]
+fn entries_that_appear_twice() {
+    let sound = r#""dtype":"F32","shape":[1],"data_offsets":[0,4]"#;
+    for (first, problem) in [
+        ("7", "appears twice, and the first entry is not an object"),
+        (
+            "{}",
+            "appears twice, and the first entry is not valid: missing field",
+        ),
+    ] {
+        let header = format!(r#"{{"a":{first},"a":{{{sound}}}}}"#);
+        refused_shard(&shard(&header, 4), &["tensor 'a'", problem]);
+    }
 }

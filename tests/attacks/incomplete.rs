@@ -1,5 +1,5 @@
-//! Incomplete downloads, opened with what is missing allowed: what is not served is told, and an
-//! index makes no difference to what counts as there.
+//! Incomplete downloads, opened with `--allow-missing`: what is not served is noted, and an index makes
+//! no difference to what counts as there.
 
 use std::os::unix::fs::symlink;
 
@@ -108,7 +108,7 @@ fn of_a_manifest_what_lies_in_the_cut_bin_is_served() {
     assert_eq!(absent(&catalog), ["c"]);
     let expected = "left out: 1 of the tensors, as w.bin is cut short: needs 69 bytes, has 68";
     assert_eq!(catalog.notes, [expected]);
-    // Of what is no data at all, nothing is there.
+    // A file that is not data at all has none of the tensors.
     let pointer = b"version https://git-lfs.github.com/spec/v1\nsize 69\n";
     std::fs::write(dir.join("w.bin"), pointer).unwrap();
     let options = OpenOptions {

@@ -1,5 +1,5 @@
 //! Sound files whose first bytes are another format's magic number, and damaged ones, whose damage
-//! must be told rather than what they look like.
+//! must be reported rather than what they look like.
 
 use serde_json::{Value, json};
 use stfs::catalog::{OpenOptions, check};
@@ -54,13 +54,16 @@ fn pointers_in_place_of_json_are_called_so() {
         assert_eq!(problems[0].file, files[0].0);
         assert!(words.iter().all(|w| problems[0].problem.contains(w)));
     }
-    // A config that is none is passed over, and told.
+    // A config that is not JSON is passed over, and reported.
     let files = [
         ("model.safetensors", &good(&["a"])[..]),
         ("config.json", pointer),
     ];
-    let told = said(&files);
-    assert!(words.iter().all(|w| told[0].contains(w)), "{told:?}");
+    let problems = said(&files);
+    assert!(
+        words.iter().all(|w| problems[0].contains(w)),
+        "{problems:?}"
+    );
     let page: [(&str, &[u8]); 1] = [(index, b"<!DOCTYPE html><html></html>")];
     refused_files(&page, &[index, "HTML page", "download it again"]);
 }
@@ -97,7 +100,7 @@ fn what_really_is_a_pickle_is_called_one() {
 }
 
 #[test]
-fn every_problem_of_a_header_is_told_with_its_names() {
+fn every_problem_of_a_header_is_reported_with_its_names() {
     // One entry is wrong; the index promises it, another that is there, and one that is not.
     let header = json!({"a": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]},
         "b": {"dtype": "F32", "shape": [2], "data_offsets": [4, 8]}});

@@ -28,7 +28,7 @@ pub(super) fn check(file: &dyn Object, expected: Option<&dyn Container>) -> Resu
         && let Some(other) = CONTAINERS.iter().find(|c| c.begins_so(&head))
     {
         let (is, should) = (other.name(), expected.name());
-        let problem = format!("is a {is} file, and a {should} model needs another one here");
+        let problem = format!("is a {is} file, although a {should} file is expected here");
         return Err(Error::invalid(at, problem));
     }
     if is_pickle(&head) {

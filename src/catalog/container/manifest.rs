@@ -203,7 +203,7 @@ fn read_entries(
         if parts.absent.is_empty()
             && let Err(better) = impostor::check(bin, Some(&BinAndManifest))
         {
-            // Of a file that is something else nothing is there, and its tensors are no further news.
+            // That the file is something else is enough; its tensors are not reported as well.
             return findings.file(bin.name(), better);
         }
         if !findings.allow_missing() {

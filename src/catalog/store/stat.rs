@@ -1,4 +1,4 @@
-//! What `stat` reports of a file, and what tells one state of it from another.
+//! What `stat` reports of a file, and what distinguishes one state of it from another.
 
 use std::fs::Metadata;
 use std::os::unix::fs::MetadataExt;
@@ -82,8 +82,8 @@ impl Stat {
     }
 }
 
-/// What tells one state of a source file from another: size, mtime, inode and device of what its
-/// location leads to (a file that was replaced has another inode or device; one that is gone has
+/// What distinguishes one state of a source file from another: size, mtime, inode and device of what
+/// its location leads to (a file that was replaced has another inode or device; one that is gone has
 /// none).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FileState {

@@ -46,39 +46,48 @@ impl Entries {
         if offset.checked_add(size).is_none() {
             return Err(format!("offset {offset} + size {size} overflows 64 bits"));
         }
-        let dtype_name = entry
-            .get("dtype")
-            .and_then(Value::as_str)
-            .ok_or("has no dtype")?;
-        let dtype = match Dtype::from_name(dtype_name) {
-            Some(d) => ElementType::Known(d),
-            None => ElementType::Other(dtype_name.into()),
-        };
-        let shape: Vec<u64> = entry
+        let dtype = dtype(entry)?;
+        let given: Vec<u64> = entry
             .get("shape")
             .and_then(Value::as_array)
             .and_then(|a| a.iter().map(Value::as_u64).collect())
             .ok_or("shape is not an array of whole numbers from 0 up")?;
-        let is_u32 = dtype.is(Dtype::U32);
-        let explicit = match entry.get("bits") {
-            None | Some(Value::Null) => None,
-            Some(v) => Some(u32::try_from(whole(v, "bits")?).map_err(|_| "bits is too large")?),
-        };
-        let bits = explicit.unwrap_or(if is_u32 { self.default_bits } else { 0 });
-        let given = shape.clone();
-        let shape = packed_shape(&dtype, shape, size, bits)?;
-        let bits = ManifestBits {
-            bits,
-            explicit: explicit.is_some() || shape != given,
-        };
+        let own_bits = own_bits(entry)?;
+        let bits = own_bits.unwrap_or(match dtype.is(Dtype::U32) {
+            true => self.default_bits,
+            false => 0,
+        });
+        let shape = packed_shape(&dtype, given.clone(), size, bits)?;
+        let explicit = own_bits.is_some() || shape != given;
         Ok(Row {
             name: Arc::from(name),
             dtype,
             shape: shape.into(),
             bytes: RowBytes::Extent { file: 0, offset },
             nbytes: size,
-            bits: Some(bits),
+            bits: Some(ManifestBits { bits, explicit }),
         })
+    }
+}
+
+/// A dtype that is not known keeps its name.
+fn dtype(entry: &Value) -> std::result::Result<ElementType, String> {
+    let name = entry.get("dtype").and_then(Value::as_str);
+    let name = name.ok_or("has no dtype")?;
+    Ok(match Dtype::from_name(name) {
+        Some(dtype) => ElementType::Known(dtype),
+        None => ElementType::Other(name.into()),
+    })
+}
+
+/// The entry's own `bits`.
+fn own_bits(entry: &Value) -> std::result::Result<Option<u32>, String> {
+    match entry.get("bits") {
+        None | Some(Value::Null) => Ok(None),
+        Some(v) => {
+            let bits = whole(v, "bits")?;
+            Ok(Some(u32::try_from(bits).map_err(|_| "bits is too large")?))
+        }
     }
 }
 

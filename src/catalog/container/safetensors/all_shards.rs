@@ -27,7 +27,7 @@ impl Claim for Shards {
                 ..Parts::new(&self.store, NAME)
             },
             index: None,
-            // Without its only shard nothing is there of a model.
+            // A model that lacks its only shard has nothing to serve.
             leave_out: findings.allow_missing() && self.names.len() > 1,
         };
         let mut twice = Twice::default();

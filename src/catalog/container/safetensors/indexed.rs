@@ -131,7 +131,7 @@ impl<'a> Walk<'a> {
                     self.reader.parts.tensors.push(row);
                     continue;
                 }
-                // Of a shard that cannot be read, its tensors are no further news.
+                // That the shard cannot be read is enough; its tensors are not reported as well.
                 _ if findings.allow_missing() || file.is_none() => {}
                 Some(None) => {}
                 None => self.report_not_held(tensor, shard)?,
