@@ -158,7 +158,8 @@ impl Layout {
             Node::TensorFile(file, _) => file.row().by_header,
             _ => false,
         };
-        if !(by_header && tensor.is_ok()) && !self.model.is_settled(id) {
+        let settled = self.model.is_settled(id) || by_header && tensor.is_ok();
+        if !settled {
             let why = tensor.map_or_else(Some, |_| self.model.remark(id));
             return Err(unread(why.as_deref().unwrap_or_default()));
         }
