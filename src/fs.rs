@@ -109,8 +109,8 @@ impl Fs {
     /// The entry `name` of directory `parent`.
     ///
     /// # Errors
-    /// There is none ([`Error::NotFound`]), or whether there is cannot be told for now (EIO): that
-    /// must not be remembered.
+    /// It does not exist ([`Error::NotFound`]), or whether it does is not known for now (EIO), which must
+    /// not be cached.
     pub fn lookup(&self, parent: u64, name: &str) -> Answer<Result<Attr>> {
         let name = name.to_string();
         Answer::of(self, move |fs| {
@@ -141,7 +141,7 @@ impl Fs {
     fn attr(&self, node: Node) -> Result<Attr> {
         let stat = self.layout.stat(node);
         let kind = node.kind();
-        // Who may read a directory may search it: nothing here is to be executed.
+        // A user that may read a directory may search it; nothing here is executable.
         let perm = match kind {
             Kind::Dir => (stat.mode & 0o555) | ((stat.mode & 0o444) >> 2),
             Kind::File => stat.mode & 0o444,

@@ -97,9 +97,8 @@ fn shielded(answer: impl FnOnce()) {
     }
 }
 
-/// Whether a log message says what nothing else does. The FUSE crate warns of every request that it
-/// does not know, and of every mount that was unmounted from outside; what fails in its mounting
-/// comes back as an error.
+/// Whether a log message is worth keeping. The FUSE crate warns of every request that it does not know,
+/// and of every mount that is unmounted from outside; an error while mounting is returned besides.
 pub fn worth_logging(metadata: &log::Metadata<'_>) -> bool {
     let target = metadata.target();
     let of_mounting = target.starts_with("fuser::mnt");
@@ -112,8 +111,8 @@ impl Filesystem for FuseFs {
             InitFlags::FUSE_ASYNC_READ,
             InitFlags::FUSE_ASYNC_DIO,
             InitFlags::FUSE_PARALLEL_DIROPS,
-            // Always, not only where the kernel guesses that attributes will be asked for: they cost
-            // next to nothing here, and each entry told saves a lookup of its own.
+            // Always, not only if the kernel guesses that attributes will be needed: they cost next to
+            // nothing here, and save a lookup for each entry.
             InitFlags::FUSE_DO_READDIRPLUS,
             InitFlags::FUSE_CACHE_SYMLINKS,
             InitFlags::FUSE_NO_OPENDIR_SUPPORT,

@@ -41,7 +41,7 @@ pub fn origin_json(model: &Model, tensor: &Tensor<'_>) -> Value {
     match &tensor.raw {
         Expr::Stored(index) => {
             if let Some(extent) = model.catalog.extent(*index) {
-                origin["file"] = json!(extent.file.name);
+                origin["file"] = json!(extent.file.name());
                 origin["offset"] = json!(extent.offset);
             }
         }
@@ -227,7 +227,7 @@ pub fn model_json(model: &Model) -> Vec<u8> {
         .catalog
         .files
         .iter()
-        .map(|f| json!({"name": f.name, "bytes": f.len()}))
+        .map(|f| json!({"name": f.name(), "bytes": f.len()}))
         .collect();
     let dtypes: Map<String, Value> = s
         .dtypes
@@ -235,7 +235,7 @@ pub fn model_json(model: &Model) -> Vec<u8> {
         .map(|(name, (tensors, bytes))| (name.clone(), json!({"tensors": tensors, "bytes": bytes})))
         .collect();
     let value = json!({
-        "format": model.catalog.format.name(),
+        "format": model.catalog.format,
         "files": files,
         "tensors": s.tensors,
         "parameters": s.parameters,

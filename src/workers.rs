@@ -115,7 +115,7 @@ impl Shared {
         }
     }
 
-    /// The next job; `None` when it is time to end, and the thread is no longer counted.
+    /// The next job; `None` if the thread is to end, which is then no longer counted.
     fn next(&self) -> Option<Job> {
         let mut state = self.lock();
         loop {
@@ -153,7 +153,7 @@ fn run_logged(job: Job) {
     }
 }
 
-/// What a panic says.
+/// The message of a panic.
 fn message(panic: &(dyn std::any::Any + Send)) -> &str {
     let owned = panic.downcast_ref::<String>().map(String::as_str);
     owned
@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn a_panic_is_told_by_its_message() {
+    fn a_panic_is_logged_with_its_message() {
         assert_eq!(message(&"a"), "a");
         assert_eq!(message(&String::from("b")), "b");
         assert_eq!(message(&7), "a panic without a message");

@@ -1,4 +1,4 @@
-//! Memory that reads are assembled in, where their bytes are not one piece of a source file.
+//! Buffers for reads whose bytes are not one piece of a source file.
 
 use std::cell::RefCell;
 use std::sync::{Mutex, PoisonError};

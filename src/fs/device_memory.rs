@@ -62,7 +62,7 @@ impl Fs {
         self.gpu.ioctl(code, input, target, caller, reply);
     }
 
-    /// Ends all GPU use, before the mount is detached: whoever waits for an upload is answered, and
+    /// Ends all GPU use, before the mount is detached: callers that wait for an upload are answered, and
     /// all memory goes back to the driver. Takes at most ten seconds. See [`crate::gpu::Gpu::stop`].
     pub fn stop_gpu(&self) {
         self.gpu.stop();
@@ -197,10 +197,13 @@ impl Fs {
         Ok(self.arena.get_or_init(|| {
             let catalog = &self.layout.model.catalog;
             let ids = 0..catalog.tensors.len() as TensorId;
-            Arc::new(Arena::new(ids.map(|id| Member {
-                ino: Node::TensorFile(TensorFile::Raw, id).ino(),
-                view: catalog.bytes(id),
-                file: catalog.place(id).0.clone(),
+            Arc::new(Arena::new(ids.filter_map(|id| {
+                let file = catalog.files_of(id).next()?;
+                Some(Member {
+                    ino: Node::TensorFile(TensorFile::Raw, id).ino(),
+                    view: catalog.bytes(id),
+                    file: catalog.files.get(file as usize)?.clone(),
+                })
             })))
         }))
     }

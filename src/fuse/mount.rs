@@ -25,12 +25,12 @@ pub struct MountOptions {
     pub threads: usize,
 }
 
-/// Read-ahead of the mount in KiB, where it may be set: one full request.
+/// Read-ahead of the mount in KiB, if it may be set: one full request.
 const READ_AHEAD_KB: &str = "1024";
 
 /// A live mount. Dropping it unmounts.
 pub struct Mounted {
-    /// The session's thread, which ends when the mount does; taken by who waits for it.
+    /// The session's thread, which ends with the mount; taken by the caller that waits for it.
     session: Option<JoinHandle<std::io::Result<()>>>,
     place: MountPlace,
 }
@@ -47,12 +47,12 @@ pub struct MountPlace {
 /// its source: always ro, nosuid, nodev, noexec, default_permissions.
 ///
 /// # Errors
-/// What the kernel or fusermount3 says, with what to do about it.
+/// The error of the kernel or of fusermount3, with advice.
 pub fn mount(fs: Arc<Fs>, mountpoint: &Path, options: &MountOptions) -> Result<Mounted> {
     let mountpoint = std::fs::canonicalize(mountpoint)
         .map_err(|e| Error::io(format!("mountpoint {}", mountpoint.display()), e))?;
     check_device()?;
-    let source = fs.layout.model.catalog.model.to_string_lossy().into_owned();
+    let source = fs.layout.model.catalog.model.to_string();
     let config = config(&source, options);
     let filesystem = FuseFs::new(fs, options.threads.max(1));
     let session = Session::new(filesystem, &mountpoint, &config)
@@ -142,7 +142,7 @@ fn check_device() -> Result<()> {
     Ok(())
 }
 
-/// The program that mounts and unmounts for ordinary users, where fuser looks for it.
+/// The program that mounts and unmounts for ordinary users, looked for in the same places as fuser does.
 fn fusermount() -> Option<PathBuf> {
     if let Some(path) = std::env::var_os("FUSERMOUNT_PATH").map(PathBuf::from) {
         return path.exists().then_some(path);
@@ -176,8 +176,8 @@ fn explain(e: std::io::Error, mountpoint: &Path, options: &MountOptions) -> Erro
     )
 }
 
-/// The kernel caps read-ahead at 128 KiB for every FUSE mount; root may raise it afterwards. Not
-/// being allowed to is no error: sequential buffered reads are then about a third slower.
+/// The kernel caps read-ahead at 128 KiB for every FUSE mount; root may raise it afterwards. Without
+/// permission it stays: sequential buffered reads are then about a third slower.
 fn raise_read_ahead(device: u64) {
     let (major, minor) = (libc::major(device), libc::minor(device));
     let path = format!("/sys/class/bdi/{major}:{minor}/read_ahead_kb");

@@ -5,7 +5,7 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use crate::patience;
 
-/// What a request thread gets instead of an answer that it would have to wait for. Nobody sees it: the
+/// What a request thread gets instead of an answer that it would have to wait for. It is never shown: the
 /// request is answered from another thread.
 const NOT_NOW: &str = "not worked out yet";
 

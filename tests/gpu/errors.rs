@@ -198,7 +198,7 @@ fn a_truncated_source_is_eio_and_leaves_nothing() {
     with_double!(["STFS_CUDA_DOUBLE_BANDWIDTH" => 4_000_000], {
         let fixture = Fixture::small();
         let target = fixture.target(1, 3_000_000);
-        let source = target.sources.files()[0].path.clone();
+        let source = target.sources.files()[0].location().path().unwrap().to_path_buf();
         let shorter = |len| {
             let file = std::fs::File::options().write(true).open(&source).unwrap();
             file.set_len(len).unwrap();
@@ -228,7 +228,7 @@ fn a_source_that_changed_is_estale() {
     with_double!(["STFS_CUDA_DOUBLE_BANDWIDTH" => 8_000_000], {
         let fixture = Fixture::small();
         let target = fixture.target(1, 3_000_000);
-        let source = target.sources.files()[0].path.clone();
+        let source = target.sources.files()[0].location().path().unwrap().to_path_buf();
         // While it is being uploaded.
         let upload = fixture.ask(ioctl::UPLOAD, request(), &target, file(1));
         while fixture.query(&target, 2).1.done_bytes == 0 {

@@ -35,7 +35,7 @@ fn engine() -> (Fixture, [Target; 2], Target) {
         let path = fixture.dir.path().join(&name);
         std::fs::write(&path, noise(1000, ino)).unwrap();
         restrict(&path, mode);
-        let file = stfs::catalog::SourceFile::open(&path, &name).unwrap();
+        let file = stfs::catalog::LocalFile::open(&path).unwrap();
         target(ino, whole(&file), &[file])
     };
     let tensors = [make(1, 0o644), make(2, 0o600)];

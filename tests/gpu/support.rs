@@ -10,7 +10,7 @@ use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use stfs::catalog::{Extent, SourceFile};
+use stfs::catalog::{Extent, LocalFile, Object};
 use stfs::gpu::{Caller, Config, Gpu, Key, Part, StagingPool, Target};
 use stfs::ioctl::{self, GpuIo, Header};
 use stfs::view::{SharedView, StoredBytes, View};
@@ -229,10 +229,10 @@ impl Fixture {
     }
 
     /// A file of that many bytes of noise.
-    pub fn file(&self, name: &str, len: usize, seed: u64) -> Arc<SourceFile> {
+    pub fn file(&self, name: &str, len: usize, seed: u64) -> Arc<dyn Object> {
         let path = self.dir.path().join(name);
         std::fs::write(&path, noise(len, seed)).unwrap();
-        SourceFile::open(&path, name).unwrap()
+        LocalFile::open(&path).unwrap()
     }
 
     /// A target of a whole file of noise, as bytes of one dimension.
@@ -346,7 +346,7 @@ pub fn directory() -> Caller {
 }
 
 /// All bytes of a file.
-pub fn whole(file: &Arc<SourceFile>) -> SharedView {
+pub fn whole(file: &Arc<dyn Object>) -> SharedView {
     Arc::new(StoredBytes(Extent {
         file: file.clone(),
         offset: 0,
@@ -355,7 +355,7 @@ pub fn whole(file: &Arc<SourceFile>) -> SharedView {
 }
 
 /// A target of plain bytes.
-pub fn target(ino: u64, view: SharedView, files: &[Arc<SourceFile>]) -> Target {
+pub fn target(ino: u64, view: SharedView, files: &[Arc<dyn Object>]) -> Target {
     Target {
         key: Key {
             ino,

@@ -1,4 +1,4 @@
-//! What stat, statfs and getfattr say.
+//! What stat, statfs and getfattr show.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
@@ -64,7 +64,7 @@ fn files_look_like_their_sources() {
         is(&format!("tensors/l.v_proj.weight/{file}"), "b.safetensors");
     }
     is("npy/l.v_proj.weight.npy", "b.safetensors");
-    // Of a whole the strictest: both owners' files, readable only by those who may read both.
+    // Of a whole the strictest: both owners' files, readable only by users that may read both.
     for path in [
         "tensors/l.qkv_proj.weight/raw",
         "npy/l.qkv_proj.weight.npy",

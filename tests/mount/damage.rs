@@ -57,7 +57,7 @@ fn reads_past_a_truncated_end_are_eio_and_the_rest_goes_on() {
             got.len()
         );
         assert!(got == want[..got.len()], "{file}");
-        // To the byte, where no page of the kernel's stands between.
+        // To the byte, if no page of the kernel's stands between.
         let last = there as u64 - 100;
         assert!(
             read_direct(&m.join(file), last, 100).unwrap() == want[there - 100..there],
@@ -121,7 +121,7 @@ fn truncated_to_nothing_and_inside_the_header() {
             assert_eq!(errno(range(&m, file, from, 1)), libc::EIO, "{file}");
             assert_eq!(errno(std::fs::read(m.join(file))), libc::EIO, "{file}");
         }
-        // A mapping of it: who touches it gets SIGBUS, a system call EFAULT; the daemon goes on.
+        // A mapping of it: touching it is a SIGBUS, a system call EFAULT; the daemon goes on.
         let file = File::open(m.join("tensors/a/raw")).unwrap();
         // SAFETY: the bytes are only ever given to a system call, which reports missing pages.
         let map = unsafe { memmap2::Mmap::map(&file) }.unwrap();

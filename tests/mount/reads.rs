@@ -105,7 +105,7 @@ fn by_pread(path: &Path, want: &[u8]) {
             "{path:?} O_DIRECT at {from}"
         );
     }
-    // At the end and past it there is nothing, and that is no error.
+    // At the end and past it there is nothing, which is not an error.
     for past in [0, 1, 4096, 1 << 40] {
         let got = sys::pread_all(&file, want.len() as u64 + past, 10, 10).unwrap();
         assert!(got.is_empty());
@@ -117,7 +117,7 @@ fn by_mapping(path: &Path, want: &[u8]) {
         return;
     }
     let file = File::open(path).unwrap();
-    // SAFETY: nobody changes the model during this test, so its pages neither change nor vanish.
+    // SAFETY: nothing changes the model during this test, so its pages neither change nor vanish.
     let shared = unsafe { MmapOptions::new().map(&file) }.unwrap();
     assert!(&shared[..] == want, "{path:?} shared");
     // SAFETY: as above.

@@ -187,7 +187,7 @@ fn a_key_twice_in_one_header_is_the_last_one() {
 #[test]
 fn headers_in_any_order_with_padding_and_metadata() {
     let dir = ModelDir::new();
-    // The second by name lies first; keys that nobody knows are passed over; no metadata, or none.
+    // The second by name lies first; unknown keys are ignored; no metadata, or none.
     let header = r#"{"__metadata__":null,"a":{"shape":[2],"more":1,"data_offsets":[3,5],"dtype":"U8"},"b":{"dtype":"U8","shape":[3,1],"data_offsets":[0,3]}}       "#;
     dir.raw_shard("model.safetensors", header, b"bbbaa");
     let m = Mounted::new(dir.path());

@@ -64,7 +64,7 @@ fn every_branch_of_the_rule() {
             Some(json!({"tie_word_embeddings": null, "architectures": ["GemmaForCausalLM"]})),
             Some(EMBED),
         ),
-        // Multimodal: the text model's own config counts where the root says nothing.
+        // Multimodal: the text model's own config counts if the root has none.
         (
             &["language_model.model.embed_tokens.weight"],
             Some(json!({"text_config": yes()})),
@@ -112,7 +112,7 @@ fn every_branch_of_the_rule() {
     // A lone shard: its head may be in another.
     let dir = model(&[EMBED], Some(yes()));
     assert_eq!(head(&dir.join("model.safetensors")), None);
-    // A config that is no JSON counts as none.
+    // A config that is not JSON counts as none.
     dir.file("config.json", "{");
     assert_eq!(head(dir.path()), None);
 }
