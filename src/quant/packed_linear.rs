@@ -13,7 +13,7 @@
 //! | [`kernel`] | Which panels and rows does a read touch? |
 //! | [`strips`] | How are columns read from stored rows? |
 //! | [`groups`] | Which group has an input, with which scale and zero point? |
-//! | [`decode`] | Codes → binary32, one output at a time ([`line`]). |
+//! | [`decode`] | Codes → binary32, one output at a time (`line`). |
 //! | [`gptq`], [`awq`] | How are codes and zero points packed? |
 
 use super::{Format, Opened, Recognizer};
