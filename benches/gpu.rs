@@ -208,7 +208,7 @@ impl Engine {
     fn inode(&self, path: &[&str]) -> Outcome<u64> {
         let mut ino = 1;
         for name in path {
-            ino = self.fs.lookup(ino, name)?.ino;
+            ino = self.fs.lookup(ino, name).wait(&self.fs)?.ino;
         }
         Ok(ino)
     }
@@ -225,7 +225,8 @@ impl Engine {
             let _ = tx.send((errno, GpuIo::decode(bytes)));
         });
         self.fs
-            .ioctl(ino, None, code, bytemuck::bytes_of(&io), 0, reply);
+            .ioctl(ino, None, code, bytemuck::bytes_of(&io), 0, reply)
+            .wait(&self.fs);
         match rx.recv()? {
             (0, Some(io)) => Ok(io),
             (errno, io) => {

@@ -20,10 +20,10 @@ use crate::layout::TensorFile;
     propagate_version = true
 )]
 #[command(
-    long_about = "Mounts a machine-learning model directory as a file system: every tensor is a directory with raw, f32 and meta.json, and a .npy beside it. Nothing is converted and nothing is copied: bytes come straight from the model's files when they are read."
+    long_about = "Mounts a machine-learning model as a file system: every tensor is a directory with raw, f32 and meta.json, and has a .npy file under npy/. Nothing is converted or copied in advance: bytes come from the model's files when they are read."
 )]
 pub struct Cli {
-    /// What to do.
+    /// The command.
     #[command(subcommand)]
     pub command: Command,
 }
@@ -33,7 +33,7 @@ pub struct Cli {
 pub enum Command {
     /// Mount a model: every tensor a file
     Mount(MountArgs),
-    /// Unmount a model, also one whose daemon has died
+    /// Unmount a model, even if its daemon has died
     #[command(visible_alias = "unmount")]
     Umount(UmountArgs),
     /// List this machine's stfs mounts
@@ -44,19 +44,19 @@ pub enum Command {
     Cat(CatArgs),
     /// Show a picture of a tensor in the terminal, without mounting
     Show(TensorArgs),
-    /// Statistics of every weight, without mounting
+    /// Print statistics of every weight, without mounting
     Stat(StatArgs),
     /// Check a model's files and quantized layers, and list every problem
     #[command(
-        long_about = "Checks headers, indexes, manifests and quantized layers, and lists every problem with its file, not just the first. Exit status: 0 none, 1 problems, 2 trouble."
+        long_about = "Checks headers, indexes, manifests and quantized layers, and lists every problem with its file, not just the first. Exit status: 0 no problems, 1 problems found, 2 error (could not check)."
     )]
     Verify(VerifyArgs),
     /// Compare the weights of two models, without mounting
     #[command(
-        long_about = "Compares the weights that a float model has: stored floats and dequantized weights under the float weights' names. Where dtypes or formats differ they are compared by value; a NaN equals a NaN. Exit status: 0 the same, 1 different, 2 trouble."
+        long_about = "Compares the weights that a float model has: stored floats, and dequantized weights under the float weights' names. If dtypes or formats differ, weights are compared by value; a NaN equals a NaN. Exit status: 0 the same, 1 different, 2 error (could not compare)."
     )]
     Diff(DiffArgs),
-    /// Tensors in GPU memory, which any process of the machine can use
+    /// Load tensors into GPU memory that any process on this machine can use
     #[command(subcommand)]
     Gpu(GpuCommand),
     /// Print shell completions
@@ -65,7 +65,7 @@ pub enum Command {
     Man,
 }
 
-/// Which model, and what to make of it.
+/// The model, and how to open it.
 #[derive(Debug, Clone, Args)]
 pub struct ModelArgs {
     /// A model directory, a .safetensors file, an .index.json file, a manifest .json or its .bin
@@ -81,7 +81,7 @@ pub struct ModelFlags {
     /// Leave out fused, stacked, dequantized and tied tensors
     #[arg(long)]
     pub no_synthetic: bool,
-    /// Serve what is there of an incomplete download
+    /// Serve the part of a download that has arrived
     #[arg(long)]
     pub allow_missing: bool,
 }
@@ -92,12 +92,12 @@ pub struct MountArgs {
     #[command(flatten)]
     #[allow(missing_docs)]
     pub model: ModelArgs,
-    /// Where; created if missing
+    /// Directory to mount on; created if it does not exist
     pub mountpoint: PathBuf,
     /// Stay in the foreground and log to standard error
     #[arg(short = 'f', long)]
     pub foreground: bool,
-    /// Do everything but mount (mount(8) -f)
+    /// Check the options without mounting (mount(8) -f)
     #[arg(long, hide = true)]
     pub fake: bool,
     /// Let other users see the mount (file permissions still count)
@@ -106,7 +106,7 @@ pub struct MountArgs {
     /// Request threads; a read from a cold disk occupies one
     #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub threads: u16,
-    /// Who may load tensors into GPU memory: the mount's owner and root, all who may read, nobody
+    /// Who may load tensors into GPU memory: nobody, the mount's owner and root, everyone who can read the files
     #[arg(long, value_name = "off|owner|all", default_value_t)]
     pub gpu: Access,
     /// Keep at most this many bytes resident on each GPU (K, M, G: powers of 1024; 0: no limit)
@@ -152,15 +152,15 @@ pub struct LsArgs {
     /// Print JSON
     #[arg(long)]
     pub json: bool,
-    /// Nest at the dots, with parameters and bytes summed and like layers folded
+    /// Nest at the dots, with parameters and bytes summed and identical layers folded
     #[arg(long, conflicts_with = "why")]
     pub tree: bool,
-    /// Say which names one might look for are not there, and why
+    /// List the tensors that do not exist although their parts suggest them, with the reason
     #[arg(long)]
     pub why: bool,
 }
 
-/// Which tensor of which model: the flags of `show`.
+/// A tensor of a model: the flags of `show`.
 #[derive(Debug, Clone, Args)]
 pub struct TensorArgs {
     #[command(flatten)]
@@ -176,7 +176,7 @@ pub struct CatArgs {
     #[command(flatten)]
     #[allow(missing_docs)]
     pub of: TensorArgs,
-    /// What to write of it
+    /// Which view of the tensor to write
     #[arg(long, value_enum, default_value_t = ViewName(TensorFile::Raw))]
     pub view: ViewName,
 }
@@ -201,9 +201,9 @@ impl ValueEnum for ViewName {
 /// The commands of `gpu`.
 #[derive(Debug, Subcommand)]
 pub enum GpuCommand {
-    /// Load tensors into GPU memory, where they stay for whoever asks for them
+    /// Load tensors into GPU memory, where they stay until they are released
     Upload(GpuUploadArgs),
-    /// Free what was loaded, unless another process holds it
+    /// Free GPU memory, unless another process holds a lease on it
     Release(GpuReleaseArgs),
     /// List what is in GPU memory
     Status(GpuStatusArgs),
@@ -212,11 +212,11 @@ pub enum GpuCommand {
 /// Flags of `gpu upload`.
 #[derive(Debug, Clone, Args)]
 pub struct GpuUploadArgs {
-    /// Files or directories of a mount: tensors/NAME, its raw or f32, an npy or export file, or
+    /// Files or directories in a mount: tensors/NAME, its raw or f32, an npy or export file, or
     /// tensors itself for the whole model in one piece
     #[arg(required = true, value_name = "PATH")]
     pub paths: Vec<PathBuf>,
-    /// The GPU, as the driver counts them; the first if not given
+    /// The GPU, as the driver numbers them; the first by default
     #[arg(long, value_name = "N", default_value_t = -1, hide_default_value = true, allow_negative_numbers = true)]
     pub device: i32,
     /// Never evict it for --gpu-limit (the mount's owner and root only)
@@ -227,7 +227,7 @@ pub struct GpuUploadArgs {
 /// Flags of `gpu release`.
 #[derive(Debug, Clone, Args)]
 pub struct GpuReleaseArgs {
-    /// As given to upload
+    /// The paths that were given to upload
     #[arg(required = true, value_name = "PATH")]
     pub paths: Vec<PathBuf>,
     /// Only on this GPU
@@ -240,7 +240,7 @@ pub struct GpuReleaseArgs {
 pub struct GpuStatusArgs {
     /// The mountpoint, or anything in the mount
     pub mountpoint: PathBuf,
-    /// List the GPUs instead (which starts CUDA in the mount's daemon)
+    /// List the GPUs instead (this starts CUDA in the mount's daemon)
     #[arg(long)]
     pub devices: bool,
     /// Print JSON
@@ -259,7 +259,7 @@ pub struct StatArgs {
     /// Print JSON
     #[arg(long)]
     pub json: bool,
-    /// Exit with 1 if any weight holds a NaN or an infinity (2: trouble)
+    /// Exit with 1 if any weight contains a NaN or an infinity (2: could not check)
     #[arg(long)]
     pub check: bool,
 }
@@ -272,7 +272,7 @@ pub struct VerifyArgs {
     /// Print JSON
     #[arg(long)]
     pub json: bool,
-    /// Write the SHA-256 of every stored tensor to this file, or compare with it if it is there;
+    /// Write the SHA-256 of every stored tensor to this file, or compare with it if it exists;
     /// 'sha256sum -c' reads it, with the mountpoint as working directory
     #[arg(long, value_name = "FILE")]
     pub checksum: Option<PathBuf>,
@@ -281,9 +281,9 @@ pub struct VerifyArgs {
 /// Flags of `diff`.
 #[derive(Debug, Clone, Args)]
 pub struct DiffArgs {
-    /// The model from which
+    /// The old model
     pub a: PathBuf,
-    /// The model to which
+    /// The new model
     pub b: PathBuf,
     #[command(flatten)]
     #[allow(missing_docs)]

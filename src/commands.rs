@@ -1,9 +1,10 @@
-//! One small file per command, and what they share.
+//! One small file per command, and what the commands share.
 
 use std::io::{self, Write};
 use std::process::ExitCode;
 
 use anyhow::Result;
+use rustix::process::Resource;
 
 use crate::catalog::OpenOptions;
 use crate::cli::{Cli, Command, ModelArgs};
@@ -63,24 +64,17 @@ pub fn run(command: Command) -> Result<ExitCode> {
     }
 }
 
-/// Every shard of a model is open at once, and of a mounted one every file under `files/`, too; the
-/// soft limit is often 1,024.
+/// Raises the soft limit on open files, which is often 1,024, to the hard limit: every shard of a model
+/// is open at once, and in a mount every file under `files/` too.
 pub fn raise_file_limit() {
-    let mut limit = libc::rlimit {
-        rlim_cur: 0,
-        rlim_max: 0,
-    };
-    // SAFETY: both calls read or write the one struct they are given.
-    unsafe {
-        if libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) == 0 {
-            limit.rlim_cur = limit.rlim_max;
-            libc::setrlimit(libc::RLIMIT_NOFILE, &limit);
-        }
-    }
+    let mut limit = rustix::process::getrlimit(Resource::Nofile);
+    limit.current = limit.maximum;
+    // The limit stays as it was if it may not be raised.
+    let _ = rustix::process::setrlimit(Resource::Nofile, limit);
 }
 
-/// The exit code of a failure: 1, save for commands whose 1 means "found something".
-pub fn exit_code_of_trouble(command: &Command) -> u8 {
+/// The exit code of a failure: 1, except for commands whose 1 means "found something".
+pub fn exit_code_of_failure(command: &Command) -> u8 {
     match command {
         Command::Stat(args) if args.check => 2,
         Command::Diff(_) | Command::Verify(_) => 2,
@@ -88,7 +82,7 @@ pub fn exit_code_of_trouble(command: &Command) -> u8 {
     }
 }
 
-/// Whether an error is only that nobody reads the output any more.
+/// Whether an error is only that the reader of the output has gone.
 pub fn is_closed_pipe(e: &anyhow::Error) -> bool {
     e.chain().any(|cause| {
         let of_io = cause.downcast_ref::<io::Error>().map(io::Error::kind);
@@ -100,7 +94,7 @@ pub fn is_closed_pipe(e: &anyhow::Error) -> bool {
     })
 }
 
-/// An error and its causes on one line, each said once.
+/// An error and its causes on one line, each only once.
 pub fn one_line(e: &anyhow::Error) -> String {
     let mut line = String::new();
     for cause in e.chain().map(ToString::to_string) {
@@ -114,7 +108,7 @@ pub fn one_line(e: &anyhow::Error) -> String {
     crate::text::printable(&line).into_owned()
 }
 
-/// Standard output, whose errors say that they are its own.
+/// Standard output, whose errors name it.
 struct Stdout<W>(W);
 
 fn stdout() -> Stdout<io::StdoutLock<'static>> {
@@ -133,7 +127,7 @@ impl<W: Write> Write for Stdout<W> {
 
 fn of_stdout(e: io::Error) -> io::Error {
     match e.kind() {
-        // Whoever writes tries again.
+        // The caller of `write` retries.
         io::ErrorKind::Interrupted => e,
         kind => io::Error::new(kind, format!("standard output: {e}")),
     }
@@ -146,7 +140,7 @@ fn print(text: &[u8]) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Writes pretty JSON and a newline. Names in it cannot do anything to a terminal.
+/// Writes pretty JSON and a newline. Names in it cannot control a terminal.
 fn write_json(out: &mut impl Write, value: &impl serde::Serialize) -> Result<()> {
     let text = serde_json::to_string_pretty(value)?;
     out.write_all(crate::text::printable_json(&text).as_bytes())?;
@@ -154,7 +148,7 @@ fn write_json(out: &mut impl Write, value: &impl serde::Serialize) -> Result<()>
     Ok(())
 }
 
-/// Opens the model of a command that does not mount, with everything about it known.
+/// Opens the model for a command that does not mount, and fetches the shapes that are in tensor data.
 fn open_model(args: &ModelArgs) -> crate::Result<Model> {
     let model = Model::open(
         &args.model,
@@ -169,7 +163,7 @@ fn open_model(args: &ModelArgs) -> crate::Result<Model> {
     Ok(model)
 }
 
-/// Threads that fetch shapes from tensor data: they wait for the disk, not for a core.
+/// Threads that fetch shapes from tensor data. They wait for the disk rather than for a core.
 const FACT_THREADS: usize = 16;
 
 /// Compiles a glob in which `*` matches anything, dots and slashes included.
@@ -188,8 +182,8 @@ fn matcher(glob: Option<&str>) -> Result<impl Fn(&str) -> bool + use<>> {
     Ok(move |name: &str| compiled.as_ref().is_none_or(|m| m.is_match(name)))
 }
 
-/// A glob that matches nothing is a mistake in it, which a script must notice: an error, also after
-/// an empty answer in JSON.
+/// A glob that matches nothing is probably a mistake, which a script must notice: it is an error, even
+/// after an empty list in JSON.
 fn check_matched(glob: Option<&str>, found: usize, what: &str) -> Result<()> {
     match glob {
         Some(glob) if found == 0 => {

@@ -151,8 +151,11 @@ pub struct Block {
     /// The GPU ABI's number.
     pub abi: u32,
     /// Decodes whole blocks: as many as the values have room for. `None`: the type has no values.
-    pub decode: Option<fn(&[u8], &mut [f32])>,
+    pub decode: Option<DecodeBlocks>,
 }
+
+/// Decodes whole blocks into as many values as they hold.
+pub type DecodeBlocks = fn(&[u8], &mut [f32]);
 
 impl PartialEq for Block {
     fn eq(&self, other: &Block) -> bool {
@@ -250,6 +253,18 @@ impl ElementType {
         match self {
             ElementType::Known(d) => d.has_f32(),
             ElementType::Block(b) => b.decode.is_some(),
+            ElementType::Other(_) => false,
+        }
+    }
+
+    /// Whether its values are floats, and not integers that may be indexes.
+    pub fn is_float(&self) -> bool {
+        match self {
+            ElementType::Known(d) => {
+                let small = [Dtype::F4, Dtype::F6_E2M3, Dtype::F6_E3M2];
+                d.is_plain_float() || d.is_f8() || small.contains(d)
+            }
+            ElementType::Block(_) => self.has_f32(),
             ElementType::Other(_) => false,
         }
     }

@@ -1,14 +1,68 @@
 //! The one error type of the library: what went wrong, in words for a person, and the errno a
 //! program gets for it through the mount.
 
+use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 
 /// `Result` with [`Error`].
 pub type Result<T> = std::result::Result<T, Error>;
 
+/// Where a file, a directory or an object of a store is, as messages show it.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Location(PathBuf);
+
+impl Location {
+    /// Something inside this directory.
+    #[must_use]
+    pub fn join(&self, name: impl AsRef<Path>) -> Location {
+        Location(self.0.join(name))
+    }
+
+    /// The last component; empty if there is none.
+    pub fn name(&self) -> String {
+        let name = self.0.file_name();
+        name.map_or_else(String::new, |n| n.to_string_lossy().into_owned())
+    }
+
+    /// The path, if it is on this machine.
+    pub fn path(&self) -> Option<&Path> {
+        Some(&self.0)
+    }
+}
+
+impl fmt::Display for Location {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.display().fmt(f)
+    }
+}
+
+impl From<PathBuf> for Location {
+    fn from(path: PathBuf) -> Location {
+        Location(path)
+    }
+}
+
+impl From<&PathBuf> for Location {
+    fn from(path: &PathBuf) -> Location {
+        Location(path.clone())
+    }
+}
+
+impl From<&Path> for Location {
+    fn from(path: &Path) -> Location {
+        Location(path.to_path_buf())
+    }
+}
+
+impl From<&Location> for Location {
+    fn from(location: &Location) -> Location {
+        location.clone()
+    }
+}
+
 /// What can go wrong. Every variant has an errno ([`Error::errno`]) and a message that names the
-/// file or tensor, gives both numbers where there are two, and says what to do where that is known.
+/// file or tensor, gives both numbers if there are two, and says what to do if that is known.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The operating system refused something.
@@ -20,18 +74,20 @@ pub enum Error {
         source: io::Error,
     },
     /// A model directory or one of its files is not what it should be.
-    #[error("{}: {problem}", file.display())]
+    #[error("{at}: {problem}")]
     Invalid {
         /// The file or directory at fault.
-        file: PathBuf,
+        at: Location,
         /// What is wrong with it.
         problem: String,
     },
     /// The source file no longer has the bytes that its header promised.
-    #[error("{}: truncated: needs {needs} bytes, has {has}; restore the file, or mount the model again", file.display())]
+    #[error(
+        "{at}: truncated: needs {needs} bytes, has {has}; restore the file, or mount the model again"
+    )]
     Truncated {
         /// The source file.
-        file: PathBuf,
+        at: Location,
         /// Where the read would have ended, in bytes from the start of the file.
         needs: u64,
         /// The size of the file now, in bytes.
@@ -67,10 +123,10 @@ impl Error {
         }
     }
 
-    /// `file` is not what it should be.
-    pub fn invalid(file: impl AsRef<Path>, problem: impl Into<String>) -> Self {
+    /// What is at that place is not what it should be.
+    pub fn invalid(at: impl Into<Location>, problem: impl Into<String>) -> Self {
         Error::Invalid {
-            file: file.as_ref().to_path_buf(),
+            at: at.into(),
             problem: problem.into(),
         }
     }
@@ -91,11 +147,20 @@ impl Error {
         }
     }
 
-    /// What is wrong, where the file at fault was named already.
-    pub fn about_its_file(&self) -> String {
+    /// What is wrong, for a message that has named the file at fault already.
+    pub fn without_location(&self) -> String {
         match self {
             Error::Invalid { problem, .. } => problem.clone(),
             other => other.to_string(),
+        }
+    }
+
+    /// Whether there is nothing of that name.
+    pub fn is_not_found(&self) -> bool {
+        match self {
+            Error::Io { source, .. } => source.kind() == io::ErrorKind::NotFound,
+            Error::NotFound(_) => true,
+            _ => false,
         }
     }
 
@@ -103,7 +168,7 @@ impl Error {
     pub fn errno(&self) -> i32 {
         match self {
             Error::Io { source, .. } => match source.raw_os_error() {
-                // What a file system's reader can make sense of; anything odd from beneath is EIO.
+                // Errors that a reader of a file can act on; anything else from beneath is EIO.
                 Some(e @ (libc::EACCES | libc::EPERM | libc::ENOMEM | libc::ENOENT)) => e,
                 _ => libc::EIO,
             },
@@ -123,12 +188,12 @@ mod tests {
         let io = |n| Error::io("open x", io::Error::from_raw_os_error(n));
         assert_eq!(io(libc::EACCES).errno(), libc::EACCES);
         assert_eq!(io(libc::ESTALE).errno(), libc::EIO);
-        assert_eq!(Error::invalid("a", "b").errno(), libc::EIO);
+        assert_eq!(Error::invalid(Path::new("a"), "b").errno(), libc::EIO);
         assert_eq!(Error::data("t", "p").errno(), libc::EIO);
         assert_eq!(Error::NotFound("t".into()).errno(), libc::ENOENT);
         assert_eq!(Error::other(libc::EDQUOT, "full").errno(), libc::EDQUOT);
         let cut = Error::Truncated {
-            file: "m.safetensors".into(),
+            at: Path::new("m.safetensors").into(),
             needs: 4294967304,
             has: 1073741824,
         };
@@ -137,5 +202,28 @@ mod tests {
             cut.to_string()
                 .contains("needs 4294967304 bytes, has 1073741824")
         );
+    }
+
+    #[test]
+    fn a_location_is_shown_whole_and_named_by_its_last_part() {
+        let dir = Location::from(Path::new("/models/llama"));
+        let file = dir.join("1.safetensors");
+        assert_eq!(file.to_string(), "/models/llama/1.safetensors");
+        assert_eq!(
+            (file.name(), dir.name()),
+            ("1.safetensors".into(), "llama".into())
+        );
+        assert_eq!(Location::from(Path::new("/")).name(), "");
+        let error = Error::invalid(&file, "is empty");
+        assert_eq!(error.to_string(), "/models/llama/1.safetensors: is empty");
+        assert_eq!(error.without_location(), "is empty");
+    }
+
+    #[test]
+    fn only_what_is_not_there_is_not_found() {
+        let io = |n| Error::io("open x", io::Error::from_raw_os_error(n));
+        assert!(io(libc::ENOENT).is_not_found());
+        assert!(!io(libc::EACCES).is_not_found());
+        assert!(!Error::invalid(Path::new("a"), "is a link to nowhere").is_not_found());
     }
 }

@@ -197,10 +197,7 @@ fn as_float(model: &Model, id: TensorId) -> Option<bool> {
             (Ok(_), _) => None,
         };
     }
-    let float = stored.dtype.known().is_some_and(|d| {
-        d.is_plain_float() || d.is_f8() || matches!(d, Dtype::F4 | Dtype::F6_E2M3 | Dtype::F6_E3M2)
-    });
-    Some(float)
+    Some(stored.dtype.is_float())
 }
 
 fn floats(model: &Model) -> Vec<Item> {

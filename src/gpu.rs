@@ -1,4 +1,4 @@
-//! Tensors in GPU memory, for any process of the machine: what the ioctl of [`crate::ioctl`] does.
+//! Tensors in GPU memory, for any process on this machine: the engine behind [`crate::ioctl`].
 //!
 //! ```text
 //! ioctl ─▶ core ──▶ table: what is where, leases, generations, limit
@@ -7,9 +7,9 @@
 //!            └──▶ device: one thread each ──▶ readers fill pinned buffers ──▶ driver copies
 //! ```
 //!
-//! The engine knows neither FUSE nor inode tables: it is handed a [`Target`] and answers through a
-//! closure, from whatever thread comes to know the answer. CUDA is loaded at the first UPLOAD (or
-//! DEVICES), on a thread of its own, and nothing but these ioctls ever waits for it.
+//! The engine knows neither FUSE nor inode numbers: it gets a [`Target`] and answers through a closure,
+//! from the thread that has the answer. CUDA is loaded at the first UPLOAD (or DEVICES), on a thread of
+//! its own, and only these ioctls ever wait for it.
 
 use std::fmt;
 use std::str::FromStr;
@@ -30,15 +30,18 @@ pub use arena::{ALIGNMENT, Arena, Member, Place};
 pub use driver::GRANULE;
 pub use target::{FileState, Key, Part, Sources, Target, generation};
 
-/// Who may use the GPU through a mount.
+/// Whether this build can use a GPU: the cargo feature `gpu`.
+pub const BUILT_IN: bool = cfg!(feature = "gpu");
+
+/// Which users may use the GPU through a mount.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Access {
-    /// Nobody.
+    /// No user.
     Off,
     /// The mount's owner and root.
     #[default]
     Owner,
-    /// Whoever can open the file. A handle gives write access to memory that others read.
+    /// Every user that can open the file. A handle gives write access to memory that others read.
     All,
 }
 
@@ -74,8 +77,8 @@ pub struct StagingPool {
 }
 
 impl Default for StagingPool {
-    /// Enough that one buffer is being copied, one waits for the bus and two are being filled; and
-    /// each so large that handing it over costs nothing beside copying it.
+    /// One buffer is being copied, one waits for the bus and two are being filled; each is large
+    /// enough that handing it over costs little beside copying it.
     fn default() -> Self {
         StagingPool {
             buffers: 4,
@@ -84,10 +87,10 @@ impl Default for StagingPool {
     }
 }
 
-/// How the engine is set up.
+/// Settings of the engine.
 #[derive(Debug, Clone, Copy)]
 pub struct Config {
-    /// Who may use it.
+    /// Which users may use it.
     pub access: Access,
     /// Most bytes that may be resident on each device; `None` is as many as fit.
     pub limit: Option<u64>,
@@ -104,15 +107,14 @@ impl Default for Config {
         Config {
             access: Access::Owner,
             limit: None,
-            // SAFETY: geteuid takes nothing, touches nothing and cannot fail.
-            owner: unsafe { libc::geteuid() },
+            owner: rustix::process::geteuid().as_raw(),
             readers: 0,
             staging: StagingPool::default(),
         }
     }
 }
 
-/// Who calls.
+/// The caller.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Caller {
     /// The user.
@@ -121,8 +123,8 @@ pub struct Caller {
     pub fh: Option<u64>,
 }
 
-/// Takes an ioctl's outcome: 0 or an errno, and the struct to give back (empty only with ENOTTY and
-/// with a request of the wrong size).
+/// Takes an ioctl's result: 0 or an errno, and the struct to return (empty only for ENOTTY and for a
+/// request of the wrong size).
 pub type Reply = Box<dyn FnOnce(i32, &[u8]) + Send>;
 
 /// Why an upload did not succeed.
@@ -130,7 +132,7 @@ pub type Reply = Box<dyn FnOnce(i32, &[u8]) + Send>;
 pub struct Failure {
     /// For the caller.
     pub errno: i32,
-    /// What CUDA said; 0 where it was not CUDA.
+    /// CUDA's error code; 0 if the error is not from CUDA.
     pub cu_error: u32,
     /// For the log.
     pub why: String,
@@ -154,10 +156,10 @@ impl Failure {
     }
 
     fn canceled() -> Failure {
-        Failure::new(libc::EIO, "the upload was called off")
+        Failure::new(libc::EIO, "the upload was canceled")
     }
 
-    /// Whether after this CUDA refuses everything else in the context, too.
+    /// Whether every later call in the CUDA context fails, too.
     fn ruins_context(&self) -> bool {
         driver::ruins_context(self.cu_error)
     }
@@ -165,7 +167,7 @@ impl Failure {
     fn cuda_thread() -> Failure {
         Failure::new(
             libc::EREMOTEIO,
-            "the device's thread panicked, which is a mistake in stfs",
+            "the device's thread panicked, which is a bug in stfs",
         )
     }
 
@@ -208,9 +210,8 @@ impl Gpu {
 
     /// Answers an ioctl through `reply`: now, or later from another thread, after at most a second.
     ///
-    /// `input` is the caller's struct, `target` what the ioctl was called on, if that is something
-    /// that can be uploaded, or the errno that stood in the way of finding that out. Never waits for
-    /// CUDA, for a disk or for another caller.
+    /// `input` is the caller's struct. `target` is what the ioctl was called on, `None` if it cannot be
+    /// uploaded, or the errno of trying to find out. Never waits for CUDA, a disk or another caller.
     pub fn ioctl(
         &self,
         code: u32,
@@ -222,15 +223,14 @@ impl Gpu {
         answer::dispatch(&self.core, code, input, target, caller, reply);
     }
 
-    /// An open file is no more: its leases go.
+    /// An open file was closed: its leases end.
     pub fn released(&self, fh: u64) {
         self.core.released(fh);
     }
 
-    /// Ends the engine: whoever waits is answered with EIO, uploads are called off, and all memory
-    /// goes back to the driver. Later ioctls find nothing; an UPLOAD is EIO. Takes at most ten
-    /// seconds, and more than one only with a driver or a bus that is very slow. Calling it again
-    /// does nothing.
+    /// Ends the engine: waiting callers get EIO, uploads are canceled, and all memory goes back to the
+    /// driver. Later ioctls find nothing, and an UPLOAD fails with EIO. Takes at most ten seconds, and
+    /// more than one only if the driver or the bus is very slow. A second call does nothing.
     pub fn stop(&self) {
         self.core.stop();
     }

@@ -29,7 +29,7 @@ pub const DEVICES: u32 = iowr::<GpuDevice>(0x43);
 /// Describes entry number `index` of what is resident or loading.
 pub const LIST: u32 = iowr::<GpuEntry>(0x44);
 
-/// Whether a request code is of this ABI's type: all others are none of our business.
+/// Whether a request code belongs to this ABI.
 pub fn is_ours(code: u32) -> bool {
     (code >> 8) as u8 == TYPE
 }
@@ -38,19 +38,19 @@ pub fn is_ours(code: u32) -> bool {
 pub const EVICT: u32 = 1;
 /// `op_flags` of UPLOAD: free the memory two seconds after its last lease, unless it is pinned.
 pub const AUTO_FREE: u32 = 2;
-/// `op_flags` of UPLOAD: free it for nothing but EVICT. Mount owner and root only.
+/// `op_flags` of UPLOAD: free it only on EVICT. Mount owner and root only.
 pub const PIN: u32 = 4;
 
-/// `state`: nothing resident, nothing under way.
+/// `state`: neither resident nor loading.
 pub const ABSENT: u32 = 0;
 /// `state`: an upload is under way.
 pub const LOADING: u32 = 1;
 /// `state`: in device memory, and the handle may be opened.
 pub const RESIDENT: u32 = 2;
-/// `state`: the upload failed; `cu_error` says what CUDA said, if it was CUDA.
+/// `state`: the upload failed; `cu_error` is CUDA's code, if the error is from CUDA.
 pub const FAILED: u32 = 3;
 
-/// `handle_kind`: there is none.
+/// `handle_kind`: no handle.
 pub const HANDLE_NONE: u32 = 0;
 /// `handle_kind`: a `CUipcMemHandle` of 64 bytes.
 pub const HANDLE_CUDA_IPC: u32 = 1;
@@ -77,11 +77,11 @@ pub struct GpuIo {
     pub rsvd0: u32,
     /// In: device ordinal; -1 is the default device.
     pub device: i32,
-    /// In: how long UPLOAD may wait; at most 1000 count.
+    /// In: how long UPLOAD may wait, in ms; more than 1000 counts as 1000.
     pub timeout_ms: u32,
     /// In: non-zero wins over `device`.
     pub want_uuid: [u8; 16],
-    /// In: the only generation that will do; 0 is any.
+    /// In: the generation that the caller requires; 0 is any.
     pub want_generation: u64,
     /// In: 0.
     pub rsvd_in: [u64; 2],
@@ -96,7 +96,7 @@ pub struct GpuIo {
     pub flags: u32,
     /// Out: changes when the source file does.
     pub generation: u64,
-    /// Out: which allocation it is; never the same twice in a mount's life.
+    /// Out: the allocation's number, never reused during a mount.
     pub alloc_id: u64,
     /// Out: bytes of the tensor.
     pub nbytes: u64,
@@ -106,7 +106,7 @@ pub struct GpuIo {
     pub base_offset: u64,
     /// Out: bytes of the handle's mapping.
     pub alloc_bytes: u64,
-    /// Out: 0, for a device pointer means nothing to another process.
+    /// Out: 0, because a device pointer means nothing to another process.
     pub daemon_ptr: u64,
     /// Out: the device.
     pub dev_uuid: [u8; 16],
@@ -114,9 +114,9 @@ pub struct GpuIo {
     pub device_ordinal: i32,
     /// Out: 1 to 22 ([`crate::dtype::Dtype`]); 0 is plain bytes.
     pub dtype: u32,
-    /// Out: how many entries of `shape` and `strides` count.
+    /// Out: how many entries of `shape` and `strides` are used.
     pub ndim: u32,
-    /// Out: the `CUresult` of a failure, 0 if CUDA was not at fault.
+    /// Out: the `CUresult` of a failure, 0 if it is not from CUDA.
     pub cu_error: u32,
     /// Out: the shape.
     pub shape: [u64; MAX_DIMS],
@@ -124,7 +124,7 @@ pub struct GpuIo {
     pub strides: [i64; MAX_DIMS],
     /// Out: [`HANDLE_NONE`] or [`HANDLE_CUDA_IPC`].
     pub handle_kind: u32,
-    /// Out: how many bytes of `handle` count.
+    /// Out: how many bytes of `handle` are used.
     pub handle_len: u32,
     /// Out: the handle.
     pub handle: [u8; 64],
@@ -194,7 +194,7 @@ pub struct GpuEntry {
     pub path: [u8; 264],
 }
 
-/// What all three structs have in common: how they begin.
+/// The beginning that all three structs share.
 pub trait Header: Pod {
     /// How many bytes at the beginning are the caller's; all others are answers.
     const INPUT: usize;
@@ -206,7 +206,7 @@ pub trait Header: Pod {
     fn decode(bytes: &[u8]) -> Option<Self> {
         (bytes.len() == size_of::<Self>()).then(|| bytemuck::pod_read_unaligned(bytes))
     }
-    /// The request without whatever the caller left where the answer goes.
+    /// The request, with zeros in place of the answer.
     fn unanswered(&self) -> Self {
         let mut blank = Self::zeroed();
         let input = &bytemuck::bytes_of(self)[..Self::INPUT];
@@ -254,7 +254,7 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(&bytes[..end]).into_owned()
 }
 
-/// Text as NUL-terminated bytes, cut (at a character) where it is too long.
+/// Text as NUL-terminated bytes, cut at a character if it is too long.
 pub(crate) fn terminated<const N: usize>(text: &str) -> [u8; N] {
     let mut out = [0; N];
     let mut end = text.len().min(N - 1);

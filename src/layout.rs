@@ -7,7 +7,7 @@
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use crate::catalog::{SourceFile, Stat};
+use crate::catalog::{Object, Stat};
 use crate::error::{Error, Result};
 use crate::export::Export;
 use crate::model::{Model, TensorId};
@@ -241,7 +241,7 @@ impl Layout {
     }
 
     /// The source of an other file, if it could be opened.
-    pub fn other_file(&self, index: u32) -> Option<&Arc<SourceFile>> {
+    pub fn other_file(&self, index: u32) -> Option<&Arc<dyn Object>> {
         self.other_files.get(index as usize)?.source.as_ref()
     }
 }

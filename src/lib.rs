@@ -1,12 +1,19 @@
 //! stfs: a model's tensors, as files.
 //!
-//! The path of a byte: [`catalog`] (what the shards hold) → [`model`] (the tensors there are, stored
-//! and synthetic) → [`view`] (lazy bytes of each) → `layout` (which file shows which view) → `fs`
-//! (answers in our own types) → `fuse` (the kernel). [`quant`] knows the quantized formats.
+//! The path of a byte: [`catalog`] (the contents of the shards) → [`model`] (all tensors, stored and
+//! synthetic) → [`view`] (lazy bytes of each) → [`layout`] (which file shows which view) → [`fs`] (answers
+//! in our own types) → [`fuse`] (the kernel). [`quant`] decodes the quantized formats.
+//! `doc/ARCHITECTURE.md` follows a read through them, and has the order in which they may import each
+//! other.
 
 #[cfg(target_endian = "big")]
 compile_error!(
     "stfs serves little-endian files straight from memory: it needs a little-endian machine"
+);
+
+#[cfg(not(target_pointer_width = "64"))]
+compile_error!(
+    "stfs maps whole weight files and indexes them with usize: it needs a 64-bit machine"
 );
 
 pub mod catalog;

@@ -20,10 +20,10 @@ fn main() -> ExitCode {
     };
     let cli = match Cli::try_parse_from(args) {
         Ok(cli) => cli,
-        Err(e) => return say(&e),
+        Err(e) => return print(&e),
     };
     commands::raise_file_limit();
-    let trouble = commands::exit_code_of_trouble(&cli.command);
+    let failure = commands::exit_code_of_failure(&cli.command);
     match commands::run(cli.command) {
         Ok(code) => code,
         Err(e) if commands::is_closed_pipe(&e) => ExitCode::SUCCESS,
@@ -31,26 +31,26 @@ fn main() -> ExitCode {
             eprintln!("stfs: {}", commands::one_line(&e));
             match e.downcast_ref::<commands::Usage>() {
                 Some(_) => ExitCode::from(2),
-                None => ExitCode::from(trouble),
+                None => ExitCode::from(failure),
             }
         }
     }
 }
 
-/// Prints the help or the version that was asked for, or what is wrong with the arguments.
-fn say(e: &clap::Error) -> ExitCode {
+/// Prints the help or the version, or what is wrong with the arguments.
+fn print(e: &clap::Error) -> ExitCode {
     let text = e.to_string();
     let lines: Vec<_> = text.lines().map(stfs::text::printable).collect();
-    let as_it_is = lines.iter().all(|l| matches!(l, Cow::Borrowed(_)));
-    // All errors of the program begin alike.
+    let harmless = lines.iter().all(|l| matches!(l, Cow::Borrowed(_)));
+    // Every error of the program begins with its name.
     match text.strip_prefix("error: ") {
-        // What was typed may have come from a hostile file name.
+        // An argument may be a hostile file name.
         Some(_) => {
             let shown = lines.join("\n");
             eprintln!("stfs: {}", shown.strip_prefix("error: ").unwrap_or(&shown));
         }
-        None if !as_it_is => eprintln!("{}", lines.join("\n")),
-        // A closed pipe (stfs --help | head) is no error.
+        None if !harmless => eprintln!("{}", lines.join("\n")),
+        // A closed pipe (stfs --help | head) is not an error.
         None => drop(e.print()),
     }
     match e.kind() {

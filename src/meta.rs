@@ -6,6 +6,7 @@ use serde_json::{Map, Value, json};
 
 use crate::model::{Expr, Join, Model, Tensor, TensorId};
 use crate::quant::Target;
+use crate::text::push_json;
 
 /// A tensor's `meta.json`, pretty-printed, with a newline at its end. `views` describes its files.
 pub fn meta_json(model: &Model, id: TensorId, views: Map<String, Value>) -> Vec<u8> {
@@ -16,7 +17,7 @@ pub fn meta_json(model: &Model, id: TensorId, views: Map<String, Value>) -> Vec<
         "name": model.name(id),
         "dtype": tensor.dtype.name(),
         "shape": tensor.shape,
-        "numel": crate::dtype::numel(&tensor.shape),
+        "numel": crate::dtype::numel(tensor.shape),
         "nbytes": tensor.nbytes,
         "views": views,
         "origin": origin_json(model, &tensor),
@@ -33,7 +34,7 @@ pub fn origin_json(model: &Model, tensor: &Tensor<'_>) -> Value {
     match &tensor.raw {
         Expr::Stored(index) => {
             if let Some(extent) = model.catalog.extent(*index) {
-                origin["file"] = json!(extent.file.name);
+                origin["file"] = json!(extent.file.name());
                 origin["offset"] = json!(extent.offset);
             }
         }
@@ -171,12 +172,6 @@ pub fn index_entry(model: &Model, id: TensorId, tensor: &Tensor<'_>) -> Value {
     })
 }
 
-/// Appends JSON on one line. Keys must be strings, as all keys of this program are.
-pub(crate) fn push_json(out: &mut Vec<u8>, value: &(impl serde::Serialize + ?Sized)) {
-    // Writing to a Vec cannot fail.
-    let _ = serde_json::to_writer(out, value);
-}
-
 /// What is said of a model as a whole, of its stored tensors only.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ModelSummary {
@@ -225,7 +220,7 @@ pub fn model_json(model: &Model) -> Vec<u8> {
         .catalog
         .files
         .iter()
-        .map(|f| json!({"name": f.name, "bytes": f.len()}))
+        .map(|f| json!({"name": f.name(), "bytes": f.len()}))
         .collect();
     let dtypes: Map<String, Value> = s
         .dtypes
@@ -233,7 +228,7 @@ pub fn model_json(model: &Model) -> Vec<u8> {
         .map(|(name, (tensors, bytes))| (name.clone(), json!({"tensors": tensors, "bytes": bytes})))
         .collect();
     let value = json!({
-        "format": model.catalog.format.name(),
+        "format": model.catalog.format,
         "files": files,
         "tensors": s.tensors,
         "parameters": s.parameters,

@@ -10,12 +10,12 @@ pub use table::NameTable;
 
 /// A file name for a tensor is at most this long, so that `.npy` and `.png` still fit into 255.
 const MAX: usize = 240;
-/// How much of a longer one is kept before `~` and 16 hex digits.
+/// How many bytes of a longer name are kept before `~` and 16 hex digits.
 const KEPT: usize = 200;
 
 /// The file name of a tensor: `/` → `%2F`, `%` → `%25`, NUL → `%00`, a whole name `.` → `%2E`,
-/// `..` → `%2E%2E`, the empty name → `%`. A result over 240 bytes is [`cut`]. In a model two tensors
-/// may so have one file name: `Model::file_name` tells them apart.
+/// `..` → `%2E%2E`, the empty name → `%`. A result over 240 bytes is [`cut`]. Two tensors
+/// of a model may so get the same file name: `Model::file_name` resolves that.
 pub fn file_name(name: &str) -> Cow<'_, str> {
     let escaped = escaped(name);
     if escaped.len() <= MAX {
@@ -54,7 +54,7 @@ fn escaped(name: &str) -> Cow<'_, str> {
     }
 }
 
-/// A component of a name under `tree/`: as [`file_name`], and `@`, which has a meaning there, → `%40`.
+/// A component of a name under `tree/`: as [`file_name`], and `@`, which is special there, → `%40`.
 pub fn tree_name(component: &str) -> Cow<'_, str> {
     match component {
         "@" => "%40".into(),
@@ -62,7 +62,7 @@ pub fn tree_name(component: &str) -> Cow<'_, str> {
     }
 }
 
-/// The name that `file` is the escaped form of, if it is one that was not cut.
+/// The name whose escaped form is `file`, unless it was cut.
 pub fn from_file_name(file: &str) -> Option<Cow<'_, str>> {
     let name: Cow<str> = match file {
         "%" => "".into(),
@@ -75,11 +75,11 @@ pub fn from_file_name(file: &str) -> Option<Cow<'_, str>> {
             .into(),
         _ => file.into(),
     };
-    // Only the one spelling that `file_name` gives counts.
+    // Only the spelling that `file_name` gives is valid.
     (file_name(&name) == file).then_some(name)
 }
 
-/// Whether the file name of `name` is cut, so that it cannot be turned back.
+/// Whether the file name of `name` is cut, so that the name cannot be recovered from it.
 pub fn is_cut(name: &str) -> bool {
     let escaped = |c: char| {
         if matches!(c, '/' | '%' | '\0') {

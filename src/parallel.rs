@@ -1,15 +1,15 @@
-//! Work that is cut into pieces by number, done on all processors, and handed back in order.
+//! Work in numbered pieces, done on all cores, with the results in order.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use crate::error::Result;
 
-/// `work(0)`, `work(1)` … `work(n - 1)`, in order. Pieces are taken up in that order too, so that
-/// reads run forward through the files. A single piece is done on the caller's thread.
+/// `work(0)`, `work(1)` … `work(n - 1)`, in order. Pieces are started in that order, so that files
+/// are read forward. A single piece runs on the caller's thread.
 ///
 /// # Errors
-/// The error of the lowest piece that failed; later pieces are then not begun.
+/// The error of the lowest piece that failed. Pieces after it may not have been started.
 pub fn ordered<T: Send>(n: usize, work: impl Fn(usize) -> Result<T> + Sync) -> Result<Vec<T>> {
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     ordered_on(threads, n, work)
@@ -45,7 +45,7 @@ fn ordered_on<T: Send>(
         }
         worker();
     });
-    // Pieces are begun in order, so whatever was not begun lies behind a piece that failed.
+    // Pieces are started in order, so a piece that was not started comes after one that failed.
     let done = done.into_inner().unwrap_or_else(PoisonError::into_inner);
     done.into_iter().flatten().collect()
 }

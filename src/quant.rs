@@ -5,7 +5,7 @@
 //! format is a file and a line there. Recognition looks at headers and JSON files only. What the
 //! names of a layer's words fuse to, and whether they may, is decided by the one engine in
 //! `model`, from each layer's [`Component`]s. Layers that are stored stacked, one for each expert,
-//! are shown to every format as single ones ([`stacked`], by [`listing`]), so that no format need
+//! are shown to every format as single ones (`stacked`, by `listing`), so that no format need
 //! know of them.
 //!
 //! The formulas and rules are those of the formats' own libraries, named in each file. All values
@@ -67,7 +67,7 @@ pub trait Format: Sync {
     /// is asked about).
     fn open<'a>(&self, opened: &'a Opened<'a>) -> Option<Box<dyn Recognizer + 'a>>;
 
-    /// What a person should know of the model beyond each layer's outcome, such as that its config
+    /// What the user should know of the model beyond each layer's outcome, such as that its config
     /// was overruled: for `ls --why`.
     fn remarks(&self, opened: &Opened<'_>) -> Vec<String> {
         let _ = opened;
@@ -147,7 +147,7 @@ pub struct Recognized {
     pub parts: Vec<u32>,
     /// Where the values stand.
     pub target: Target,
-    /// How many weights the anchor packs, as far as headers tell (32 / bits a word); the other
+    /// How many weights the anchor packs, as far as headers show (32 / bits a word); the other
     /// parts count nothing. `None`: count the anchor's elements as they are.
     pub parameters: Option<u64>,
     /// The layer, or why there is none.
@@ -173,12 +173,12 @@ impl From<std::result::Result<Layer, Reason>> for Outcome {
     }
 }
 
-/// Facts that a format keeps in tensor data (bitsandbytes' state, `weight_shape`). They are fetched
+/// A layer whose shape stands in tensor data (bitsandbytes' state, `weight_shape`), which is read
 /// after the mount has answered.
 pub struct DeferredShape {
     /// The stored tensors whose bytes are needed, whole; small ones.
     pub sources: Vec<u32>,
-    /// Makes the layer of those bytes, in the order of `sources`, or says why there is none.
+    /// Makes the layer of those bytes, in the order of `sources`, or the reason why there is none.
     #[allow(clippy::type_complexity)]
     pub finish: Box<dyn Fn(&[Vec<u8>]) -> std::result::Result<Layer, Reason> + Send + Sync>,
 }
@@ -305,10 +305,10 @@ pub fn is_sibling(last: &str) -> bool {
 }
 
 impl Recognized {
-    /// The layer, with the facts fetched that lie in tensor data.
+    /// The layer. Reads tensor data if its shape stands there.
     ///
     /// # Errors
-    /// Why there is no layer; [`Missing::Unread`] where the facts could not be read.
+    /// Why there is no layer; [`Missing::Unread`] if its shape could not be read.
     pub fn resolve(&self, catalog: &Catalog) -> std::result::Result<Layer, Missing> {
         match &self.outcome {
             Outcome::Layer(layer) => Ok(layer.clone()),

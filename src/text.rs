@@ -1,10 +1,10 @@
-//! Text for people: numbers they can read, and names that cannot do anything to their terminal.
+//! Text for people: readable numbers, and names that cannot control a terminal.
 
 use std::borrow::Cow;
 use std::fmt::Write;
 
-/// `text` with everything that a terminal would act upon made visible: control characters
-/// (C0, DEL, C1), and the Unicode characters that reorder or hide text, as `\u{…}`.
+/// `text` with everything that a terminal would act on made visible: control characters (C0, DEL, C1),
+/// and the Unicode characters that reorder or hide text, as `\u{…}`.
 pub fn printable(text: &str) -> Cow<'_, str> {
     if !text.chars().any(acts_on_terminal) {
         return text.into();
@@ -24,8 +24,8 @@ pub fn printable(text: &str) -> Cow<'_, str> {
     out.into()
 }
 
-/// JSON text with the same characters escaped, which stand inside its strings alone (newlines
-/// between values stay): the same values, and nothing that a terminal would act upon.
+/// JSON text with the same characters escaped, which occur only inside its strings (newlines between
+/// values stay): the same values, and nothing that a terminal would act on.
 pub fn printable_json(text: &str) -> Cow<'_, str> {
     let acts = |c| acts_on_terminal(c) && c != '\n';
     if !text.chars().any(acts) {
@@ -43,6 +43,12 @@ pub fn printable_json(text: &str) -> Cow<'_, str> {
     out.into()
 }
 
+/// Appends JSON on one line. Keys must be strings, as all keys of this program are.
+pub(crate) fn push_json(out: &mut Vec<u8>, value: &(impl serde::Serialize + ?Sized)) {
+    // Writing to a Vec cannot fail.
+    let _ = serde_json::to_writer(out, value);
+}
+
 fn acts_on_terminal(c: char) -> bool {
     c.is_control()
         || matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{2069}' | '\u{feff}')
@@ -50,15 +56,7 @@ fn acts_on_terminal(c: char) -> bool {
 
 /// `8030261248` → `8,030,261,248`.
 pub fn thousands(n: u64) -> String {
-    let digits = n.to_string();
-    let mut out = String::with_capacity(digits.len() + digits.len() / 3);
-    for (i, c) in digits.chars().enumerate() {
-        if i > 0 && (digits.len() - i).is_multiple_of(3) {
-            out.push(',');
-        }
-        out.push(c);
-    }
-    out
+    indicatif::HumanCount(n).to_string()
 }
 
 /// `1 file`, `1,000 files`.
@@ -92,7 +90,7 @@ pub fn bytes(n: u64) -> String {
     format!("{value:.decimals$} {unit}")
 }
 
-/// Four significant digits: `0.02134`, `-1.234e-7`, `1250`, `12.5`. Zeros at the end are left out.
+/// Four significant digits without trailing zeros: `0.02134`, `-1.234e-7`, `1250`, `12.5`.
 pub fn short(v: f64) -> String {
     if v == 0.0 {
         return "0".into();
@@ -117,8 +115,7 @@ fn trim(decimal: &str) -> &str {
     }
 }
 
-/// At most `max` characters, the middle left out where there are more: a tensor's name differs at
-/// both ends.
+/// At most `max` characters, the middle left out of longer text: tensor names differ at both ends.
 pub fn elide(text: &str, max: usize) -> String {
     let n = text.chars().count();
     if n <= max {
@@ -131,11 +128,11 @@ pub fn elide(text: &str, max: usize) -> String {
     format!("{start}…{end}")
 }
 
-/// Reads a number of bytes as coreutils do: `1000`, `4K`, `80G` and `80GiB` (powers of 1024), `80GB`
+/// Parses a size as coreutils do: `1000`, `4K`, `80G` and `80GiB` (powers of 1024), `80GB`
 /// (powers of 1000).
 ///
 /// # Errors
-/// Why it is none.
+/// Why it is not a size.
 pub fn parse_bytes(text: &str) -> Result<u64, String> {
     let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
     let unit = text[digits.len()..].to_ascii_uppercase();
@@ -151,7 +148,7 @@ pub fn parse_bytes(text: &str) -> Result<u64, String> {
     number
         .zip(factor)
         .and_then(|(n, f)| n.checked_mul(f))
-        .ok_or_else(|| format!("'{text}' is no number of bytes; write 80G or 80000000000"))
+        .ok_or_else(|| format!("'{text}' is not a size; write 80G or 80000000000"))
 }
 
 #[cfg(test)]

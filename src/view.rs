@@ -9,9 +9,10 @@
 //!                        └── Npy ── header + any of these
 //! ```
 
+use std::ops::Range;
 use std::sync::Arc;
 
-use crate::catalog::MappedSlice;
+use crate::catalog::Piece;
 use crate::error::Result;
 
 mod bytes;
@@ -21,6 +22,8 @@ mod floats;
 mod npy;
 mod scratch;
 mod slice;
+#[cfg(test)]
+mod tests;
 mod tile_cache;
 
 pub use bytes::{Bytes, Deferred, StoredBytes};
@@ -52,14 +55,20 @@ pub trait View: Send + Sync {
     /// The source cannot give the bytes, or their contents make values impossible.
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<()>;
 
-    /// The same bytes as one piece of a mapped file, where they are that: the zero-copy way.
-    /// `None` means "use [`View::read_at`]".
-    fn mapped(&self, offset: u64, len: usize) -> Option<MappedSlice<'_>> {
+    /// The same bytes as one piece of a mapping or of shared memory, if they are that: the zero-copy
+    /// way. `None` means "use [`View::read_at`]".
+    fn piece(&self, offset: u64, len: usize) -> Option<Piece<'_>> {
         let _ = (offset, len);
         None
     }
 
-    /// A granularity, in bytes, at which reads are cheapest (a row, a tile): a hint for those who
+    /// Announces byte ranges that are about to be read, in any order and any number of reads, so that
+    /// a source can fetch them at the same time. Only a hint: it must not fail, and must not wait.
+    fn will_need(&self, ranges: &[Range<u64>]) {
+        let _ = ranges;
+    }
+
+    /// A granularity, in bytes, at which reads are cheapest (a row, a tile): a hint for callers that
     /// read the whole view in pieces. 1 when it does not matter.
     fn grain(&self) -> u64 {
         1
@@ -76,18 +85,26 @@ impl<V: View + ?Sized> View for Arc<V> {
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
         (**self).read_at(offset, buf)
     }
-    fn mapped(&self, offset: u64, len: usize) -> Option<MappedSlice<'_>> {
-        (**self).mapped(offset, len)
+    fn piece(&self, offset: u64, len: usize) -> Option<Piece<'_>> {
+        (**self).piece(offset, len)
+    }
+    fn will_need(&self, ranges: &[Range<u64>]) {
+        (**self).will_need(ranges);
     }
     fn grain(&self) -> u64 {
         (**self).grain()
     }
 }
 
+/// Ranges of a view that begins `by` bytes into another, as ranges of that.
+fn shifted(ranges: &[Range<u64>], by: u64) -> Vec<Range<u64>> {
+    ranges.iter().map(|r| r.start + by..r.end + by).collect()
+}
+
 /// Reads the whole of a small view.
 ///
 /// # Errors
-/// As [`View::read_at`], or out of memory (ENOMEM) where the view is too large for it.
+/// As [`View::read_at`], or out of memory (ENOMEM) if the view is too large.
 pub fn read_all(view: &dyn View) -> Result<Vec<u8>> {
     let len = usize::try_from(view.len()).unwrap_or(usize::MAX);
     let mut out = Vec::new();

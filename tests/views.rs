@@ -13,7 +13,7 @@ use common::{DTYPES, ModelDir, T, naive, noise, tensor};
 use proptest::prelude::*;
 use proptest::sample::{Index, select};
 use safetensors::Dtype;
-use stfs::catalog::{Extent, OpenOptions, SourceFile};
+use stfs::catalog::{Extent, LocalFile, OpenOptions};
 use stfs::model::{Model, ModelOptions};
 use stfs::view::{Bytes, Cast, Concat, Npy, SharedView, StoredBytes, View, read_all};
 
@@ -37,20 +37,19 @@ fn check(view: &dyn View, want: &[u8], reads: &Reads) {
         let mut buffer = vec![0xAA; range.len() + shift];
         view.read_at(from as u64, &mut buffer[*shift..]).unwrap();
         assert_eq!(buffer[*shift..], want[range.clone()], "{range:?}");
-        check_mapped(view, want, range);
+        check_piece(view, want, range);
     }
 }
 
-/// Where there is a piece of a mapping, it holds the same bytes.
-fn check_mapped(view: &dyn View, want: &[u8], range: Range<usize>) {
-    if let Some(slice) = view.mapped(range.start as u64, range.len()) {
-        // Given to a system call, as the bytes of a mapping must be.
+/// If there is a piece without a copy, it holds the same bytes.
+fn check_piece(view: &dyn View, want: &[u8], range: Range<usize>) {
+    if let Some(piece) = view.piece(range.start as u64, range.len()) {
         let mut file = tempfile::tempfile().unwrap();
-        std::io::Write::write_all(&mut file, slice.for_kernel().unwrap()).unwrap();
+        piece.write_to(&file, "the test's file").unwrap();
         let mut got = Vec::new();
         std::io::Seek::rewind(&mut file).unwrap();
         std::io::Read::read_to_end(&mut file, &mut got).unwrap();
-        assert_eq!(got, want[range.clone()], "mapped {range:?}");
+        assert_eq!(got, want[range.clone()], "piece {range:?}");
     }
 }
 
@@ -63,7 +62,7 @@ fn stored(dir: &Path, before: usize, data: &[u8]) -> SharedView {
     bytes.extend_from_slice(&noise(2, 9));
     std::fs::write(&path, bytes).unwrap();
     Arc::new(StoredBytes(Extent {
-        file: SourceFile::open(&path, "x").unwrap(),
+        file: LocalFile::open(&path).unwrap(),
         offset: before as u64,
         len: data.len() as u64,
     }))

@@ -2,7 +2,7 @@
  * stfs: a model's tensors in GPU memory, by ioctl(2). ABI version 1.
  *
  * Open tensors/<name>/raw (or f32, or a file of npy/ or export/) below a mount, zero a
- * struct stfs_gpu_io, set abi_size and abi_version, and ask:
+ * struct stfs_gpu_io, set abi_size and abi_version, and upload:
  *
  *     struct stfs_gpu_io io = {.abi_size = sizeof io, .abi_version = STFS_GPU_ABI_VERSION,
  *                              .device = -1, .timeout_ms = 1000};
@@ -26,7 +26,7 @@
 /* op_flags, and flags of the answer (all but EVICT) */
 #define STFS_GPU_EVICT     1u /* RELEASE: free the memory now */
 #define STFS_GPU_AUTO_FREE 2u /* UPLOAD: free it two seconds after the last lease, unless pinned */
-#define STFS_GPU_PIN       4u /* UPLOAD: free it for EVICT alone; mount owner and root only */
+#define STFS_GPU_PIN       4u /* UPLOAD: free it only on EVICT; mount owner and root only */
 
 /* state */
 #define STFS_GPU_ABSENT   0u

@@ -5,28 +5,58 @@ use std::collections::HashMap;
 use std::hash::Hash;
 use std::ops::Range;
 
-use super::{ManifestBits, StoredTensor};
+use super::{ManifestBits, Row, RowBytes};
 use crate::dtype::{ElementType, numel};
 use crate::names::NameTable;
+use crate::view::SharedView;
 
 /// Every tensor of a catalog, in natural order of the names.
 #[derive(Default)]
 pub struct Tensors {
     names: NameTable,
-    rows: Vec<Row>,
+    rows: Vec<Fixed>,
+    /// The bytes of tensors that are not an extent of a file, and the files they come from.
+    views: Vec<(SharedView, Box<[u32]>)>,
     shapes: Distinct<Box<[u64]>>,
     dtypes: Distinct<ElementType>,
     /// Of a manifest's tensors; empty for other containers.
     bits: Vec<Option<ManifestBits>>,
 }
 
-/// A tensor, without its name.
-struct Row {
+/// What is of the same size for every tensor.
+struct Fixed {
+    /// First byte in the file, or index into `views`.
     offset: u64,
     nbytes: u64,
+    /// Index of the file; [`VIEW`] for a view.
     file: u32,
     shape: u32,
     dtype: u32,
+}
+
+/// Stands for the file of a tensor that is a view.
+const VIEW: u32 = u32::MAX;
+
+/// Where a tensor's bytes are.
+pub(super) enum Stored<'a> {
+    Extent {
+        file: u32,
+        offset: u64,
+    },
+    View {
+        view: &'a SharedView,
+        files: &'a [u32],
+    },
+}
+
+impl Stored<'_> {
+    /// The first file that they come from.
+    pub fn file(&self) -> Option<u32> {
+        match self {
+            Stored::Extent { file, .. } => Some(*file),
+            Stored::View { files, .. } => files.first().copied(),
+        }
+    }
 }
 
 /// A tensor of a catalog.
@@ -65,16 +95,23 @@ impl Tensors {
     ///
     /// # Errors
     /// The index of the tensor that has this name already.
-    pub(super) fn push(&mut self, tensor: StoredTensor) -> Result<(), u32> {
+    pub(super) fn push(&mut self, tensor: Row) -> Result<(), u32> {
         self.names.add(&tensor.name)?;
         if tensor.bits.is_some() {
             self.bits.resize(self.rows.len(), None);
             self.bits.push(tensor.bits);
         }
-        self.rows.push(Row {
-            offset: tensor.offset,
+        let (file, offset) = match tensor.bytes {
+            RowBytes::Extent { file, offset } => (file, offset),
+            RowBytes::View { view, files } => {
+                self.views.push((view, files));
+                (VIEW, self.views.len() as u64 - 1)
+            }
+        };
+        self.rows.push(Fixed {
+            offset,
             nbytes: tensor.nbytes,
-            file: tensor.file,
+            file,
             shape: self.shapes.number(tensor.shape),
             dtype: self.dtypes.number(tensor.dtype),
         });
@@ -116,10 +153,16 @@ impl Tensors {
         self.names.find(name)
     }
 
-    /// The index of the file that holds it, and its first byte there.
-    pub(super) fn place(&self, index: u32) -> (u32, u64) {
-        let row = &self.rows[index as usize];
-        (row.file, row.offset)
+    /// Where the bytes of the tensor of that index are.
+    pub(super) fn bytes(&self, index: u32) -> Stored<'_> {
+        let Fixed { file, offset, .. } = self.rows[index as usize];
+        match file {
+            VIEW => {
+                let (view, files) = &self.views[offset as usize];
+                Stored::View { view, files }
+            }
+            _ => Stored::Extent { file, offset },
+        }
     }
 }
 

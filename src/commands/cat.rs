@@ -26,16 +26,16 @@ pub(super) fn run(args: &CatArgs) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Writes a view straight to the descriptor: pieces of a mapping may only be touched by the kernel,
-/// so they must not pass through a buffered writer.
+/// Writes a view straight to the descriptor: only the kernel may touch a piece of a mapping, so it
+/// must not pass through a buffered writer.
 fn copy_out(view: &SharedView) -> Result<()> {
     let mut out = super::Stdout(File::from(io::stdout().as_fd().try_clone_to_owned()?));
     let mut buffer = Vec::new();
     let mut at = 0;
     while at < view.len() {
         let n = PIECE.min(view.len() - at);
-        match view.mapped(at, n as usize) {
-            Some(slice) => out.write_all(slice.for_kernel()?)?,
+        match view.piece(at, n as usize) {
+            Some(piece) => piece.write_to(&out.0, "standard output")?,
             None => {
                 buffer.resize(n as usize, 0);
                 view.read_at(at, &mut buffer)?;

@@ -1,70 +1,63 @@
-//! Going to the background: the parent waits until the child's mount answers, prints what the
-//! child says, and leaves with its exit code.
+//! Going to the background: the parent waits until the child's mount answers, prints the line that
+//! the child sends, and exits with the child's exit code.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
+use rustix::process::{Pid, WaitOptions};
 
-/// The child's line to its parent.
+/// The pipe from the child to its parent.
 pub(super) struct Parent(File);
 
 /// Which of the two processes this is.
 pub(super) enum Side {
-    /// The one that goes on: it serves the mount.
+    /// The child, which serves the mount.
     Child(Parent),
-    /// The one that was started: it leaves with this code.
+    /// The process that was started; it exits with this code.
     Parent(ExitCode),
 }
 
-/// Closes what the caller had open beside the standard descriptors: a lock or a pipe that the
-/// daemon held would be held until the unmount. To be called before anything is opened.
+/// Closes every inherited descriptor but the standard three: a lock or a pipe of the caller would
+/// otherwise be held until the unmount. Must be called before anything is opened.
 pub(super) fn close_inherited() {
-    // Straight to the kernel: not every C library knows it. Before Linux 5.9 nothing is closed.
+    // By number, because older C libraries have no close_range. Before Linux 5.9 nothing is closed.
     //
-    // SAFETY: std has opened no descriptor above 2 yet, and no other code of this process has run.
+    // SAFETY: no value in this process owns a descriptor above 2: nothing has been opened yet.
     unsafe { libc::syscall(libc::SYS_close_range, 3, libc::c_uint::MAX, 0) };
 }
 
 /// Splits the process in two. Must be called before there is any other thread (and before CUDA).
 ///
 /// # Errors
-/// No pipe or no process to be had.
+/// The system has no pipe or no process to spare.
 pub(super) fn split() -> Result<Side> {
-    let (reader, writer) = pipe().context("make a pipe")?;
-    // SAFETY: there is one thread, so the child may do anything its parent could; it never
-    // returns into the parent's stack frames but goes on as an ordinary process.
+    let (reader, writer) = io::pipe().context("create a pipe")?;
+    // SAFETY: fork is unsound only if the child relies on state that another thread was changing at
+    // that moment: a lock that stays locked, a half-done allocation. There is no other thread here:
+    // `mount::run` forks before it opens the model or starts anything, and nothing linked into the
+    // program starts threads by itself. Both sides own their copies of all descriptors and memory.
     match unsafe { libc::fork() } {
         -1 => Err(io::Error::last_os_error()).context("fork"),
         0 => {
             drop(reader);
-            // SAFETY: no preconditions; fails only for a process group leader, which a child is not.
-            unsafe { libc::setsid() };
+            // Fails only for the leader of a process group, which a new child is not.
+            let _ = rustix::process::setsid();
+            let writer = File::from(OwnedFd::from(writer));
             Ok(Side::Child(Parent(writer)))
         }
         child => {
             drop(writer);
-            wait_for(child, reader).map(Side::Parent)
+            let reader = File::from(OwnedFd::from(reader));
+            wait_for(Pid::from_raw(child), reader).map(Side::Parent)
         }
     }
 }
 
-fn pipe() -> io::Result<(File, File)> {
-    let mut fds = [0; 2];
-    // SAFETY: `fds` has room for the two descriptors that are written to it.
-    if unsafe { libc::pipe2(fds.as_mut_ptr(), libc::O_CLOEXEC) } != 0 {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: both descriptors were just made and belong to nobody else.
-    let both = fds.map(|fd| File::from(unsafe { OwnedFd::from_raw_fd(fd) }));
-    let [reader, writer] = both;
-    Ok((reader, writer))
-}
-
-/// Prints what the child has to say once it is ready; or, where it died before, its exit code.
-fn wait_for(child: libc::pid_t, mut reader: File) -> Result<ExitCode> {
+/// Prints the child's line once it is ready. If the child ended before, returns its exit code.
+fn wait_for(child: Option<Pid>, mut reader: File) -> Result<ExitCode> {
     let mut line = Vec::new();
     reader
         .read_to_end(&mut line)
@@ -73,19 +66,16 @@ fn wait_for(child: libc::pid_t, mut reader: File) -> Result<ExitCode> {
         super::print(&line)?;
         return Ok(ExitCode::SUCCESS);
     }
-    let mut status = 0;
-    // SAFETY: `status` is written to; `child` is a child of this process that nobody else reaps.
-    unsafe { libc::waitpid(child, &mut status, 0) };
-    let code = match libc::WIFEXITED(status) {
-        true => libc::WEXITSTATUS(status),
-        false => 1,
-    };
-    Ok(ExitCode::from(u8::try_from(code.max(1)).unwrap_or(1)))
+    let status =
+        rustix::process::waitpid(child, WaitOptions::empty()).context("wait for the mount")?;
+    let code = status
+        .and_then(|(_, status)| status.exit_status())
+        .map_or(1, |code| code.clamp(1, 255));
+    Ok(ExitCode::from(u8::try_from(code).unwrap_or(1)))
 }
 
 impl Parent {
-    /// Tells the parent that all is well, which then prints `line` and leaves, and lets go of the
-    /// terminal.
+    /// Reports success to the parent, which prints `line` and exits, and lets go of the terminal.
     ///
     /// # Errors
     /// `/dev/null` cannot be opened.
@@ -96,13 +86,12 @@ impl Parent {
             .write(true)
             .open("/dev/null")
             .context("open /dev/null")?;
-        // A parent that was killed meanwhile is no reason to end the mount.
+        // The mount goes on even if the parent has been killed meanwhile.
         let _ = self.0.write_all(line.as_bytes());
         drop(self);
-        for fd in 0..3 {
-            // SAFETY: replaces the standard descriptors, which std never closes or caches.
-            unsafe { libc::dup2(null.as_raw_fd(), fd) };
-        }
+        rustix::stdio::dup2_stdin(&null)?;
+        rustix::stdio::dup2_stdout(&null)?;
+        rustix::stdio::dup2_stderr(&null)?;
         Ok(())
     }
 }

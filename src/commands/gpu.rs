@@ -23,7 +23,7 @@ pub(super) fn run(command: &GpuCommand) -> Result<ExitCode> {
     }
 }
 
-/// Does one thing for each path. A path that fails does not keep the others from it.
+/// Does one thing for each path, even if it fails for some.
 fn each(
     paths: &[impl AsRef<Path>],
     mut act: impl FnMut(&Path) -> Result<String>,
@@ -66,7 +66,7 @@ fn upload(args: &GpuUploadArgs) -> Result<ExitCode> {
                 break;
             }
         }
-        // The lease goes with the open file, the memory stays.
+        // The lease ends with the open file; the memory stays.
         Ok(format!("{} on GPU {}", bytes(io.nbytes), io.device_ordinal))
     })
 }
@@ -226,6 +226,9 @@ fn explain(e: &io::Error, io: &GpuIo) -> anyhow::Error {
     let needs = bytes(io.nbytes);
     let text = match e.raw_os_error() {
         Some(libc::EOPNOTSUPP) => "the mount has the GPU switched off (--gpu off)".into(),
+        Some(libc::ENODEV) if !crate::gpu::BUILT_IN => {
+            "this stfs was built without GPU support; build it with the feature 'gpu'".into()
+        }
         Some(libc::ENODEV) => {
             "the mount's daemon finds no CUDA driver (libcuda.so.1) or no device".into()
         }
@@ -235,18 +238,18 @@ fn explain(e: &io::Error, io: &GpuIo) -> anyhow::Error {
             "needs {needs}, and --gpu-limit has no room for it: what else is resident is leased or pinned; 'stfs gpu status' lists it"
         ),
         Some(libc::EINVAL) => {
-            "the mount refuses the request: it is of another version, or the tensor has more than 8 dimensions".into()
+            "the mount refuses the request: its daemon is of another version, or the tensor has more than 8 dimensions".into()
         }
         Some(libc::ESTALE) => "its file changed; try again, or mount the model again".into(),
-        Some(libc::EIO) => "its file could not be read; the mount's log says why".into(),
-        Some(libc::EREMOTEIO) => format!("CUDA error {}; the mount's log says where", io.cu_error),
+        Some(libc::EIO) => "its file could not be read; the mount's log has the reason".into(),
+        Some(libc::EREMOTEIO) => format!("CUDA error {}; the mount's log names the call", io.cu_error),
         Some(libc::ENOENT) => "was released while it was being loaded".into(),
         Some(libc::EBUSY) => {
             "another process holds it, or it is part of a whole model ('stfs gpu release MOUNTPOINT/tensors' frees that)".into()
         }
-        Some(libc::EACCES) => "only the mount's owner and root may (--gpu all lets others)".into(),
+        Some(libc::EACCES) => "only the mount's owner and root may do this (mount with --gpu all to let others)".into(),
         Some(libc::EAGAIN) => "the CUDA driver is still starting; try again".into(),
-        Some(libc::ENOTTY) => "is no tensor of an stfs mount".into(),
+        Some(libc::ENOTTY) => "is not a tensor in an stfs mount".into(),
         _ => e.to_string(),
     };
     anyhow::Error::msg(text)

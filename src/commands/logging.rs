@@ -1,55 +1,22 @@
 //! Where a daemon's log goes: standard error in the foreground, syslog or a file in the background.
 
 use std::fs::File;
-use std::io::Write;
+use std::io::{self, Write};
 use std::path::Path;
-use std::sync::Mutex;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result};
 use log::{Level, LevelFilter, Log, Metadata, Record};
 
+mod panics;
+mod repeats;
+
+use repeats::{Line, Repeats};
+
 type SyslogConnection = syslog::Logger<syslog::LoggerBackend, syslog::Formatter3164>;
 
-enum Sink {
-    Stderr,
-    File(Mutex<File>),
-    Syslog(Mutex<SyslogConnection>),
-}
-
-fn connect_to_syslog() -> Option<SyslogConnection> {
-    syslog::unix(syslog::Formatter3164 {
-        facility: syslog::Facility::LOG_DAEMON,
-        hostname: None,
-        process: "stfs".into(),
-        pid: std::process::id(),
-    })
-    .ok()
-}
-
-fn to_syslog(connection: &mut SyslogConnection, level: Level, text: &str) -> bool {
-    match level {
-        Level::Error => connection.err(text),
-        Level::Warn => connection.warning(text),
-        Level::Info => connection.info(text),
-        Level::Debug | Level::Trace => connection.debug(text),
-    }
-    .is_ok()
-}
-
-struct Logger {
-    sink: Sink,
-    last: Mutex<Last>,
-}
-
-/// The last message, and how often it has come again since: a reader that tries a cut file again and
-/// again must not fill the disk with what is known.
-#[derive(Default)]
-struct Last {
-    text: String,
-    again: u64,
-}
-
-/// Opened before the process goes to the background (relative paths), used after.
+/// Chosen before the process goes to the background (the path may be relative), used after.
 pub(super) enum Destination {
     Stderr,
     File(File),
@@ -73,27 +40,34 @@ impl Destination {
         }
     }
 
-    /// Sends all further log messages there.
-    pub(super) fn install(self, verbose: bool) {
+    /// Sends all further log messages there, panics included. A panic is printed to standard error
+    /// too as long as the process is in the foreground.
+    pub(super) fn install(self, verbose: bool, foreground: bool) {
         let sink = match self {
             Destination::Stderr => Some(Sink::Stderr),
-            Destination::File(f) => Some(Sink::File(Mutex::new(f))),
+            Destination::File(f) => Some(Sink::File(f)),
             Destination::Syslog => connect_to_syslog().map(|c| Sink::Syslog(Mutex::new(c))),
         };
-        // No syslog on this machine: nobody listens, and that is no reason not to mount.
+        // A machine without syslog is no reason not to mount.
         let Some(sink) = sink else { return };
+        let logs_to_stderr = matches!(sink, Sink::Stderr);
         let logger = Logger {
             sink,
-            last: Mutex::default(),
+            repeats: Mutex::new(Repeats::new()),
         };
         if log::set_boxed_logger(Box::new(logger)).is_ok() {
-            log::set_max_level(if verbose {
-                LevelFilter::Debug
-            } else {
-                LevelFilter::Info
+            log::set_max_level(match verbose {
+                true => LevelFilter::Debug,
+                false => LevelFilter::Info,
             });
+            panics::log_from_now_on(foreground && !logs_to_stderr);
         }
     }
+}
+
+struct Logger {
+    sink: Sink,
+    repeats: Mutex<Repeats>,
 }
 
 impl Log for Logger {
@@ -107,47 +81,80 @@ impl Log for Logger {
         }
         let text = record.args().to_string();
         let text = crate::text::printable(&text);
-        let Ok(mut last) = self.last.lock() else {
-            return;
-        };
-        if last.text == text {
-            last.again += 1;
-            return;
-        }
-        match std::mem::take(&mut last.again) {
-            0 => {}
-            1 => self.write(Level::Info, "the last message came once more"),
-            n => self.write(
-                Level::Info,
-                &format!("the last message came {n} times more"),
-            ),
-        }
-        self.write(record.level(), &text);
-        last.text = text.into_owned();
+        let lines = self.repeats().add(record.level(), &text, Instant::now());
+        self.write(&lines);
     }
 
-    fn flush(&self) {}
+    /// Writes what has been counted and not yet reported.
+    fn flush(&self) {
+        let lines = self.repeats().drain();
+        self.write(&lines);
+    }
 }
 
 impl Logger {
-    fn write(&self, level: Level, text: &str) {
-        // A log that cannot be written must not stop the mount.
-        let _ = match &self.sink {
-            Sink::Stderr => writeln!(std::io::stderr(), "stfs: {text}").is_ok(),
-            Sink::File(f) => f.lock().is_ok_and(|mut f| {
-                let now = std::time::SystemTime::now()
-                    .duration_since(std::time::UNIX_EPOCH)
-                    .map_or(0.0, |d| d.as_secs_f64());
-                writeln!(f, "{now:.3} {level} {text}").is_ok()
-            }),
-            Sink::Syslog(c) => c.lock().is_ok_and(|mut c| {
-                to_syslog(&mut c, level, text)
-                    // The syslog daemon was started anew since: its socket is another one.
-                    || connect_to_syslog().is_some_and(|new| {
-                        *c = new;
-                        to_syslog(&mut c, level, text)
-                    })
-            }),
-        };
+    fn repeats(&self) -> std::sync::MutexGuard<'_, Repeats> {
+        self.repeats.lock().unwrap_or_else(PoisonError::into_inner)
     }
+
+    fn write(&self, lines: &[Line]) {
+        for line in lines {
+            // A log that cannot be written must not stop the mount.
+            let _ = self.sink.write(line.level, &line.text);
+        }
+    }
+}
+
+enum Sink {
+    Stderr,
+    File(File),
+    Syslog(Mutex<SyslogConnection>),
+}
+
+impl Sink {
+    fn write(&self, level: Level, text: &str) -> io::Result<()> {
+        match self {
+            // One write for each line, here and below: lines of several threads do not mix.
+            Sink::Stderr => io::stderr().write_all(format!("stfs: {text}\n").as_bytes()),
+            Sink::File(file) => {
+                let now = SystemTime::now()
+                    .duration_since(UNIX_EPOCH)
+                    .map_or(0.0, |d| d.as_secs_f64());
+                let mut file: &File = file;
+                file.write_all(format!("{now:.3} {level} {text}\n").as_bytes())
+            }
+            Sink::Syslog(connection) => {
+                let mut connection = connection.lock().unwrap_or_else(PoisonError::into_inner);
+                if to_syslog(&mut connection, level, text) {
+                    return Ok(());
+                }
+                // After a restart of the syslog daemon its socket is a different one.
+                if let Some(new) = connect_to_syslog() {
+                    *connection = new;
+                    to_syslog(&mut connection, level, text);
+                }
+                Ok(())
+            }
+        }
+    }
+}
+
+fn connect_to_syslog() -> Option<SyslogConnection> {
+    syslog::unix(syslog::Formatter3164 {
+        facility: syslog::Facility::LOG_DAEMON,
+        hostname: None,
+        process: "stfs".into(),
+        pid: std::process::id(),
+    })
+    .ok()
+}
+
+fn to_syslog(connection: &mut SyslogConnection, level: Level, text: &str) -> bool {
+    match level {
+        Level::Error => connection.err(text),
+        Level::Warn => connection.warning(text),
+        Level::Info => connection.info(text),
+        Level::Debug | Level::Trace => connection.debug(text),
+    }
+    .is_ok()
 }

@@ -95,8 +95,8 @@ fn source(model: &Model, tensor: &Tensor<'_>) -> String {
     match expr {
         Expr::Stored(index) => {
             let mut files = model.catalog.files_of(*index);
-            let file = files.next().map(|f| &model.catalog.files[f as usize].name);
-            file.cloned().unwrap_or_default()
+            let file = files.next().map(|f| model.catalog.files[f as usize].name());
+            file.map_or_else(String::new, str::to_string)
         }
         Expr::Raw(of) | Expr::Values(of) => format!("tied to {}", model.name(*of)),
         Expr::Layer(layer) => format!("dequantized from {}", model.recognized(*layer).method),

@@ -1,5 +1,5 @@
-//! `stfs man`: one manual page with a part for every command, made of the same definition as the
-//! help. (One page for each command would have to be installed to be found.)
+//! `stfs man`: one manual page with a section for every command, generated from the same definition as
+//! the help. (A page for each command would have to be installed to be found.)
 
 use std::io;
 
@@ -7,7 +7,7 @@ use anyhow::Result;
 use clap::Command;
 use clap_mangen::Man;
 
-/// What no flag's help says.
+/// The sections that clap does not know.
 const END: &str = r#".SH "EXIT STATUS"
 .TP
 .B 0
@@ -22,7 +22,7 @@ and
 found something.
 .TP
 .B 2
-Wrong usage. Of those three also: trouble.
+Wrong usage. Of those three also: an error, so that nothing could be checked.
 .SH ENVIRONMENT
 .TP
 .B NO_COLOR
@@ -34,7 +34,7 @@ If set, no colors are written.
 
 /// The page, as roff.
 pub(super) fn page(command: Command) -> Result<String> {
-    // `help` says what the page says.
+    // The page replaces `help`.
     let mut command = command.disable_help_subcommand(true);
     command.build();
     let man = Man::new(command.clone());
@@ -51,7 +51,7 @@ pub(super) fn page(command: Command) -> Result<String> {
     Ok(ascii(&page))
 }
 
-/// Letters that troff reads only if a preprocessor went before it.
+/// troff reads letters outside ASCII only after a preprocessor.
 fn ascii(page: &str) -> String {
     let mut text = String::with_capacity(page.len());
     for c in page.chars() {
@@ -63,14 +63,14 @@ fn ascii(page: &str) -> String {
     text
 }
 
-/// A part for each command; of a command that has commands, for those.
+/// A section for each command, or for each of its subcommands.
 fn parts(command: &Command, page: &mut String) -> Result<()> {
     for sub in command.get_subcommands().filter(|c| !c.is_hide_set()) {
         if sub.has_subcommands() {
             parts(sub, page)?;
             continue;
         }
-        // Every command has these two, and they say nothing of it.
+        // Every command has these two.
         let sub = sub.clone().mut_args(|arg| match arg.get_id().as_str() {
             "help" | "version" => arg.hide(true),
             _ => arg,
@@ -92,7 +92,7 @@ fn rendered(render: impl FnOnce(&mut dyn io::Write) -> io::Result<()>) -> Result
     Ok(String::from_utf8(text)?)
 }
 
-/// A section without its heading and what stands before that: the page has its own.
+/// A section without its heading and the text before it: the page has its own.
 fn body(render: impl FnOnce(&mut dyn io::Write) -> io::Result<()>) -> Result<String> {
     let text = rendered(render)?;
     let after = text

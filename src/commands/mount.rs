@@ -33,7 +33,7 @@ pub(super) fn run(mut args: MountArgs) -> Result<ExitCode> {
     }
     let log = Destination::open(args.log_file.as_deref(), args.foreground)?;
     if args.foreground {
-        log.install(args.verbose);
+        log.install(args.verbose, true);
         let started = start(&args)?;
         super::print(started.line.as_bytes())?;
         return serve(started);
@@ -41,7 +41,7 @@ pub(super) fn run(mut args: MountArgs) -> Result<ExitCode> {
     match daemon::split()? {
         Side::Parent(code) => Ok(code),
         Side::Child(parent) => {
-            log.install(args.verbose);
+            log.install(args.verbose, false);
             let started = start(&args)?;
             parent.ready(&started.line)?;
             log::info!("{}", started.line.trim_end());
@@ -50,18 +50,18 @@ pub(super) fn run(mut args: MountArgs) -> Result<ExitCode> {
     }
 }
 
-/// A mount that answers.
+/// A mount that has answered a request.
 struct Started {
     mounted: fuse::Mounted,
     fs: Arc<Fs>,
-    /// The line that says so.
+    /// The summary line to print.
     line: String,
     signals: Signals,
 }
 
-/// Opens the model, mounts it and sees that it answers.
+/// Opens the model, mounts it and checks that the mount answers.
 fn start(args: &MountArgs) -> Result<Started> {
-    let place = Place::prepare(&args.mountpoint)?;
+    let mountpoint = Mountpoint::prepare(&args.mountpoint)?;
     let flags = &args.model.options;
     let model = Model::open(
         &args.model.model,
@@ -72,7 +72,7 @@ fn start(args: &MountArgs) -> Result<Started> {
             synthetic: !flags.no_synthetic,
         },
     )?;
-    say_what_is_odd(&model.catalog);
+    log_what_is_unusual(&model.catalog);
     let model = Arc::new(model);
     let gpu = gpu::Config {
         access: args.gpu,
@@ -84,13 +84,17 @@ fn start(args: &MountArgs) -> Result<Started> {
         allow_other: args.allow_other,
         threads: args.threads.into(),
     };
-    // Before there is a mount that a signal's default action would leave behind.
+    // Before mounting: a signal's default action would leave a dead mount behind.
     let signals = Signals::new([SIGINT, SIGTERM, SIGHUP])?;
-    let mounted = fuse::mount(fs.clone(), &place.path, &options)?;
-    std::fs::metadata(place.path.join("tensors"))
-        .with_context(|| format!("{}: mounted, but does not answer", place.path.display()))?;
-    let line = summary(&model, &place.path);
-    place.keep();
+    let mounted = fuse::mount(fs.clone(), &mountpoint.path, &options)?;
+    std::fs::metadata(mountpoint.path.join("tensors")).with_context(|| {
+        format!(
+            "{}: mounted, but does not answer",
+            mountpoint.path.display()
+        )
+    })?;
+    let line = summary(&model, &mountpoint.path);
+    mountpoint.keep();
     let threads = args.threads.into();
     std::thread::Builder::new()
         .name("stfs-facts".into())
@@ -104,8 +108,8 @@ fn start(args: &MountArgs) -> Result<Started> {
     })
 }
 
-/// What a user should know of the model, though it can be served.
-fn say_what_is_odd(catalog: &Catalog) {
+/// Logs what is unusual about a model that can be served all the same.
+fn log_what_is_unusual(catalog: &Catalog) {
     for note in &catalog.notes {
         log::info!("{note}");
     }
@@ -117,7 +121,7 @@ fn say_what_is_odd(catalog: &Catalog) {
     }
 }
 
-/// Serves until it is unmounted, or a signal says to.
+/// Serves until it is unmounted or a signal arrives.
 fn serve(started: Started) -> Result<ExitCode> {
     let Started {
         mounted,
@@ -132,14 +136,15 @@ fn serve(started: Started) -> Result<ExitCode> {
         .spawn(move || {
             if let Some(signal) = signals.forever().next() {
                 log::info!("signal {signal}: unmounting {}", place.path().display());
-                // First, while its waiters can still be answered.
+                // First, while waiting callers can still be answered.
                 gpu.stop_gpu();
-                // Lazily: a shell that stands in the mount must not keep it.
+                // Lazily: a shell whose working directory is in the mount must not keep it.
                 if let Err(e) = place.unmount() {
                     log::error!("{e}");
                 }
-                // Readers that still have files open get a moment, then ENOTCONN.
+                // Readers that still have files open get a second, then ENOTCONN.
                 std::thread::sleep(std::time::Duration::from_secs(1));
+                log::logger().flush();
                 std::process::exit(0);
             }
         })?;
@@ -147,6 +152,7 @@ fn serve(started: Started) -> Result<ExitCode> {
     fs.stop_gpu();
     ended?;
     log::info!("unmounted");
+    log::logger().flush();
     Ok(ExitCode::SUCCESS)
 }
 
@@ -172,14 +178,15 @@ fn summary(model: &Model, mountpoint: &Path) -> String {
     )
 }
 
-/// The mountpoint, made ready. If it was made for this mount, and the mount fails, it goes again.
-struct Place {
+/// The mountpoint, ready to be mounted on. If it was created for this mount and the mount fails, it is
+/// removed again.
+struct Mountpoint {
     path: PathBuf,
-    made: bool,
+    created: bool,
 }
 
-impl Place {
-    fn prepare(mountpoint: &Path) -> Result<Place> {
+impl Mountpoint {
+    fn prepare(mountpoint: &Path) -> Result<Mountpoint> {
         let shown = mountpoint.display();
         if mounts::is_stale(mountpoint) {
             detach_stale(mountpoint)?;
@@ -187,10 +194,10 @@ impl Place {
         match std::fs::metadata(mountpoint) {
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
                 std::fs::create_dir_all(mountpoint)
-                    .with_context(|| format!("make mountpoint {shown}"))?;
-                Ok(Place {
+                    .with_context(|| format!("create mountpoint {shown}"))?;
+                Ok(Mountpoint {
                     path: std::fs::canonicalize(mountpoint)?,
-                    made: true,
+                    created: true,
                 })
             }
             Err(e) => Err(e).with_context(|| format!("mountpoint {shown}")),
@@ -214,20 +221,23 @@ impl Place {
                         entry.file_name()
                     );
                 }
-                Ok(Place { path, made: false })
+                Ok(Mountpoint {
+                    path,
+                    created: false,
+                })
             }
         }
     }
 
     fn keep(mut self) {
-        self.made = false;
+        self.created = false;
     }
 }
 
-impl Drop for Place {
+impl Drop for Mountpoint {
     fn drop(&mut self) {
-        if self.made {
-            // Only if it is empty, and only the last component: nothing of anyone's is lost.
+        if self.created {
+            // Only an empty directory, and only the last component.
             let _ = std::fs::remove_dir(&self.path);
         }
     }
@@ -237,7 +247,7 @@ fn detach_stale(mountpoint: &Path) -> Result<()> {
     let shown = mountpoint.display();
     let Some(entry) = mounts::top(mountpoint)?.filter(Entry::is_stfs) else {
         bail!(
-            "mountpoint {shown}: another program's mount whose daemon has died is there; 'fusermount3 -u {shown}' detaches it"
+            "mountpoint {shown}: is a mount of another program whose daemon has died; 'fusermount3 -u {shown}' detaches it"
         );
     };
     fuse::unmount(&entry.mountpoint, true)?;
@@ -248,8 +258,8 @@ fn detach_stale(mountpoint: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Takes in what `-o` says. What every mount is anyway, and what only mount(8) and systemd care
-/// for, is passed over.
+/// Applies `-o` options. Those that every mount has anyway, and those that are meant for mount(8) and
+/// systemd, are ignored.
 fn apply_options(args: &mut MountArgs) -> Result<()> {
     for option in std::mem::take(&mut args.options) {
         let (key, value) = match option.split_once('=') {

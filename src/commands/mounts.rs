@@ -23,8 +23,8 @@ pub(super) fn run(args: &MountsArgs) -> Result<ExitCode> {
     super::print(super::table(&table).as_bytes())
 }
 
-/// What the daemon says of `key`; null where it says nothing.
-fn said<'a>(daemon: &'a Daemon, key: &str) -> &'a Value {
+/// The daemon's value of `key`; null if it has none.
+fn reported<'a>(daemon: &'a Daemon, key: &str) -> &'a Value {
     match daemon {
         Daemon::Answers(status) => &status[key],
         _ => &Value::Null,
@@ -32,7 +32,7 @@ fn said<'a>(daemon: &'a Daemon, key: &str) -> &'a Value {
 }
 
 fn object(e: &Entry, daemon: &Daemon) -> Value {
-    let get = |key| said(daemon, key);
+    let get = |key| reported(daemon, key);
     json!({
         "model": e.model.to_string_lossy(),
         "mountpoint": e.mountpoint.to_string_lossy(),
@@ -45,14 +45,14 @@ fn object(e: &Entry, daemon: &Daemon) -> Value {
 }
 
 fn row(e: &Entry, daemon: &Daemon) -> [String; 6] {
-    let number = |key| said(daemon, key).as_u64();
+    let number = |key| reported(daemon, key).as_u64();
     let or_dash = |s: Option<String>| s.unwrap_or_else(|| "-".into());
     let source = match daemon {
         Daemon::Died => "daemon died: 'stfs umount' it",
         Daemon::Silent => "daemon does not answer",
         Daemon::Covered => "covered by another mount",
         Daemon::Private => "-",
-        Daemon::Answers(_) => match said(daemon, "source_changed").as_bool() {
+        Daemon::Answers(_) => match reported(daemon, "source_changed").as_bool() {
             Some(true) => "changed",
             Some(false) => "ok",
             None => "-",

@@ -9,34 +9,34 @@ use indicatif::{ProgressBar, ProgressStyle};
 /// Progress through some number of stored bytes.
 pub struct Progress {
     bar: ProgressBar,
-    /// Where the piece at hand began, and its values and bytes.
+    /// The bytes before the present piece.
     start: u64,
 }
 
 impl Progress {
-    /// Through `bytes` in all. Invisible where standard error is no terminal.
+    /// A bar for `bytes` in all. Hidden if standard error is not a terminal.
     pub fn new(bytes: u64) -> Progress {
         let bar = ProgressBar::new(bytes);
         let style = ProgressStyle::with_template(
             "{wide_bar} {decimal_bytes}/{decimal_total_bytes}  {decimal_bytes_per_sec}  {eta} left",
         );
         bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
-        // Before it is first drawn: an interrupt can come right after.
+        // Before it is first drawn: an interrupt may arrive right after.
         clear_on_interrupt(&bar);
-        // A redraw now and then, so that a slow disk does not look like a hang.
+        // Redrawn regularly, so that a slow disk does not look like a hang.
         if !bar.is_hidden() {
             bar.enable_steady_tick(Duration::from_millis(200));
         }
         Progress { bar, start: 0 }
     }
 
-    /// Says how many bytes are done.
+    /// Sets how many bytes are done.
     pub fn at(&self, done: u64) {
         self.bar.set_position(done);
     }
 
-    /// Begins a piece of `values` values that take `bytes` stored bytes; the answer is to be told
-    /// of values as they are done, from any thread.
+    /// Begins a piece of `values` values that take `bytes` stored bytes. Call the result with the number
+    /// of values that are done, from any thread.
     pub fn piece(&mut self, values: u64, bytes: u64) -> impl Fn(u64) + Sync + use<> {
         self.bar.set_position(self.start);
         self.start += bytes;
@@ -53,7 +53,7 @@ impl Progress {
         if self.bar.is_hidden() {
             return Ok(out.write_all(text.as_bytes())?);
         }
-        // The bar is locked meanwhile: nothing in here may ask it anything.
+        // The bar is locked meanwhile: nothing in here may call it.
         self.bar.suspend(|| -> io::Result<()> {
             out.write_all(text.as_bytes())?;
             out.flush()
@@ -68,7 +68,7 @@ impl Drop for Progress {
     }
 }
 
-/// Ctrl-C takes the half-drawn bar away before it ends the program as ever.
+/// Ctrl-C clears the bar before it ends the program as usual.
 fn clear_on_interrupt(bar: &ProgressBar) {
     use signal_hook::consts::{SIGINT, SIGTERM};
     if bar.is_hidden() {

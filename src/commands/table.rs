@@ -1,13 +1,13 @@
-//! Tables for people: columns as wide as what stands in them, within reason.
+//! Tables for people: columns as wide as their cells, up to a limit.
 
 use std::borrow::Cow;
 
 use crate::text::printable;
 
-/// Beyond this many characters a column is no longer one; Rust's own limit is 65,535.
+/// Columns are not made wider than this many characters. `format!` allows at most 65,535.
 const MAX_WIDTH: usize = 200;
 
-/// At which end of its column a cell stands.
+/// How a cell is aligned in its column.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Align {
     /// Words.
@@ -16,7 +16,7 @@ pub enum Align {
     Right,
 }
 
-/// The columns of a table, two blanks apart.
+/// The columns of a table, two spaces apart.
 #[derive(Debug, Clone)]
 pub struct Table<const N: usize> {
     columns: [(&'static str, Align); N],
@@ -30,14 +30,14 @@ impl<const N: usize> Table<N> {
         Table { columns, widths }
     }
 
-    /// Makes the columns at least this wide, where that is still a column.
+    /// Makes the columns at least this wide, up to the limit.
     pub fn widen(&mut self, widths: [usize; N]) {
         for (mine, wanted) in self.widths.iter_mut().zip(widths) {
             *mine = wanted.min(MAX_WIDTH).max(*mine);
         }
     }
 
-    /// Makes room for a row. One that is longer than a column can be will stand out of line.
+    /// Makes room for a row. A cell over the limit is printed whole, out of line.
     pub fn fit(&mut self, cells: &[String; N]) {
         self.widen(std::array::from_fn(|i| cells[i].chars().count()));
     }
@@ -72,7 +72,7 @@ impl<const N: usize> Table<N> {
     }
 }
 
-/// A tensor's name as a table shows it: harmless, and seen even where it is empty.
+/// A tensor's name as a table shows it: harmless, and visible even if it is empty.
 pub fn name(name: &str) -> Cow<'_, str> {
     match name {
         "" => Cow::Borrowed("\"\""),
@@ -80,7 +80,7 @@ pub fn name(name: &str) -> Cow<'_, str> {
     }
 }
 
-/// Lays out words under their titles, which are the first row.
+/// Lays out words; the first row has the titles.
 pub fn words<const N: usize>(rows: &[[String; N]]) -> String {
     Table::new([("", Align::Left); N]).rows(rows)
 }

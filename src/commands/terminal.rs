@@ -1,4 +1,4 @@
-//! What standard output is: how wide, how high, and which colors it has.
+//! The properties of standard output: width, height, colors.
 
 use std::fmt::Write;
 use std::io::{self, IsTerminal};
@@ -29,8 +29,8 @@ pub struct Screen {
 }
 
 impl Screen {
-    /// Looks at standard output and at the environment (`NO_COLOR`, `COLORTERM`, `TERM`; `COLUMNS`
-    /// where there is no terminal to ask).
+    /// From standard output and the environment (`NO_COLOR`, `COLORTERM`, `TERM`, and `COLUMNS` if it is
+    /// not a terminal).
     pub fn of_stdout() -> Screen {
         let variable = |name| std::env::var(name).unwrap_or_default();
         let out = io::stdout();
@@ -64,7 +64,7 @@ impl Colors {
         }
     }
 
-    /// Selects a color for what follows; `layer` is 38 for letters, 48 for what is behind them.
+    /// Selects a color for the text that follows; `layer` is 38 for letters, 48 for the background.
     fn select(self, out: &mut String, layer: u8, rgb: Rgb) {
         let [r, g, b] = rgb;
         let _ = match self {
@@ -75,7 +75,7 @@ impl Colors {
     }
 }
 
-/// The nearest of xterm's 6×6×6 colors and 24 grays (16 to 255), by how they look.
+/// The nearest of xterm's 6×6×6 colors and 24 grays (16 to 255), perceptually.
 fn nearest(rgb: Rgb) -> u8 {
     static LOOKS: OnceLock<Vec<[f64; 3]>> = OnceLock::new();
     let looks = LOOKS.get_or_init(|| (16..=255).map(|i| oklab(indexed(i))).collect());
@@ -99,7 +99,7 @@ fn indexed(i: u8) -> Rgb {
     }
 }
 
-/// Text with colors: an escape is written where the color changes, and nowhere else.
+/// Text with colors. An escape sequence is written only if the color changes.
 pub struct Painter {
     colors: Colors,
     text: String,
@@ -108,7 +108,7 @@ pub struct Painter {
 }
 
 impl Painter {
-    /// Nothing yet, for a terminal with those colors.
+    /// An empty text for a terminal with these colors.
     pub fn new(colors: Colors) -> Painter {
         Painter {
             colors,
@@ -123,7 +123,7 @@ impl Painter {
         self.colors
     }
 
-    /// Adds text, of which letters and background have these colors, or the terminal's own.
+    /// Adds text with these colors of letters and background; `None` is the terminal's own.
     pub fn paint(&mut self, text: &str, letters: Option<Rgb>, behind: Option<Rgb>) {
         let gone = |was: Option<Rgb>, now: Option<Rgb>| was.is_some() && now.is_none();
         if gone(self.letters, letters) || gone(self.behind, behind) {
@@ -156,7 +156,7 @@ impl Painter {
         (self.letters, self.behind) = (None, None);
     }
 
-    /// What was painted, with the terminal's own colors restored.
+    /// The text, with the terminal's own colors restored at the end.
     pub fn finish(mut self) -> String {
         if self.letters.is_some() || self.behind.is_some() {
             self.reset();

@@ -22,7 +22,7 @@ pub(super) fn run(args: &UmountArgs) -> Result<ExitCode> {
     match fuse::unmount(&entry.mountpoint, lazy) {
         Ok(()) => Ok(ExitCode::SUCCESS),
         Err(Error::Io { source, .. }) if source.raw_os_error() == Some(libc::EBUSY) => bail!(
-            "{shown}: is in use; 'fuser -vm {shown}' shows by whom, 'stfs umount --lazy {shown}' detaches it now"
+            "{shown}: is in use; 'fuser -vm {shown}' lists the processes, 'stfs umount --lazy {shown}' detaches it now"
         ),
         Err(e) => Err(e.into()),
     }

@@ -147,7 +147,7 @@ fn check_shared_index(model: &Model, id: TensorId, groups: &[Expr]) -> Vec<Probl
 /// The name of the file that holds a stored tensor.
 fn file_of(model: &Model, stored: TensorId) -> &str {
     let file = model.catalog.files_of(stored).next();
-    file.map_or("", |f| &model.catalog.files[f as usize].name)
+    file.map_or("", |f| model.catalog.files[f as usize].name())
 }
 
 fn print(

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use crate::catalog::MappedSlice;
+use crate::catalog::{self, Object};
 use crate::error::{Error, Result};
 use crate::model::{Model, TensorId};
 use crate::view::{SharedView, View};
@@ -96,17 +96,18 @@ impl Assembly {
         Ok(view)
     }
 
-    fn is_stored(&self, piece: &Piece) -> bool {
-        self.model.is_stored(piece.id) && !piece.as_values
+    /// Where the bytes of a piece lie, if it is one run of a file.
+    fn stored(&self, piece: &Piece) -> Option<(&Arc<dyn Object>, u64)> {
+        let stored = self.model.is_stored(piece.id) && !piece.as_values;
+        stored.then(|| self.model.catalog.place(piece.id)).flatten()
     }
 
     fn read_piece(&self, index: usize, at: u64, buf: &mut [u8]) -> Result<()> {
         let piece = &self.plan.pieces[index];
-        if self.is_stored(piece) {
-            let (file, offset) = self.model.catalog.place(piece.id);
-            return file.read_at(offset + at, buf);
+        match self.stored(piece) {
+            Some((file, offset)) => file.read_at(offset + at, buf),
+            None => self.computed(index)?.read_at(at, buf),
         }
-        self.computed(index)?.read_at(at, buf)
     }
 }
 
@@ -144,13 +145,13 @@ impl View for Assembly {
         Ok(())
     }
 
-    fn mapped(&self, offset: u64, len: usize) -> Option<MappedSlice<'_>> {
+    fn piece(&self, offset: u64, len: usize) -> Option<catalog::Piece<'_>> {
         let piece = &self.plan.pieces[self.plan.piece_before(offset)?];
         let at = offset - piece.start;
-        if at + len as u64 > piece.len || !self.is_stored(piece) {
+        if at + len as u64 > piece.len {
             return None;
         }
-        let (file, offset) = self.model.catalog.place(piece.id);
-        file.slice(offset + at, len)
+        let (file, offset) = self.stored(piece)?;
+        file.piece(offset + at, len)
     }
 }

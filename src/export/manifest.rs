@@ -7,8 +7,8 @@ use serde_json::{Map, json};
 
 use super::{Piece, Plan, stored_ids};
 use crate::dtype::Dtype;
-use crate::meta::push_json;
 use crate::model::{Model, TensorId};
+use crate::text::push_json;
 
 const ALIGN: u64 = 64;
 

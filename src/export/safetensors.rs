@@ -5,8 +5,8 @@ use serde_json::{Map, Value};
 
 use super::{Item, Plan};
 use crate::catalog::METADATA;
-use crate::meta::push_json;
 use crate::model::Model;
+use crate::text::push_json;
 
 /// Tensor data begins at a multiple of this: a page, so that a mapping of the file is aligned.
 const DATA_ALIGN: usize = 4096;

@@ -133,11 +133,13 @@ impl Fs {
             return give(Err(refused));
         }
         let follows = file.read_up_to.swap(offset + n as u64, Ordering::Relaxed) == offset;
-        if let Some(slice) = file.view.mapped(offset, n) {
+        if let Some(piece) = file.view.piece(offset, n) {
             if !follows && n < SMALL_READ {
-                slice.fetch_alone();
+                piece.fetch_alone();
             }
-            return give(slice.for_kernel());
+            // SAFETY: `reply` hands the bytes to the kernel (fuser gives them to `writev`), and
+            // nothing on the way looks into them.
+            return give(unsafe { piece.for_kernel() });
         }
         let read = self.buffers.with(n, |bytes| {
             let read = file.view.read_at(offset, bytes);

@@ -24,7 +24,7 @@ impl Fs {
         self.look_at_sources();
         let catalog = &self.layout.model.catalog;
         let status = serde_json::json!({
-            "model": catalog.model.to_string_lossy(),
+            "model": catalog.model.to_string(),
             "pid": std::process::id(),
             "uptime_s": self.started.elapsed().as_secs(),
             "bytes_served": self.bytes_served(),

@@ -327,7 +327,11 @@ fn the_status_does_not_wait_for_a_source_that_hangs() {
         (json["source_changed"].clone(), start.elapsed())
     };
     assert_eq!(status().0, false);
-    let path = fs.layout.model.catalog.files[0].path.clone();
+    let path = fs.layout.model.catalog.files[0]
+        .location()
+        .path()
+        .unwrap()
+        .to_path_buf();
     let file = std::fs::File::options().write(true).open(path).unwrap();
     file.set_modified(std::time::SystemTime::UNIX_EPOCH)
         .unwrap();

@@ -1,14 +1,14 @@
 //! Mounting: options, the session, its read-ahead, its end.
 
-use std::ffi::CString;
 use std::mem::ManuallyDrop;
-use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
 use fuser::{BackgroundSession, Config, MountOption, Session, SessionACL};
+use rustix::io::Errno;
+use rustix::mount::UnmountFlags;
 
 use super::FuseFs;
 use super::gate::SPARE;
@@ -52,7 +52,7 @@ pub fn mount(fs: Arc<Fs>, mountpoint: &Path, options: &MountOptions) -> Result<M
     let mountpoint = std::fs::canonicalize(mountpoint)
         .map_err(|e| Error::io(format!("mountpoint {}", mountpoint.display()), e))?;
     check_device()?;
-    let source = fs.layout.model.catalog.model.to_string_lossy().into_owned();
+    let source = fs.layout.model.catalog.model.to_string();
     let config = config(&source, options);
     let filesystem = FuseFs::new(fs, options.threads.max(1));
     let session = Session::new(filesystem, &mountpoint, &config)
@@ -105,8 +105,7 @@ fn config(source: &str, options: &MountOptions) -> Config {
 }
 
 fn is_root() -> bool {
-    // SAFETY: geteuid has no preconditions and cannot fail.
-    unsafe { libc::geteuid() == 0 }
+    rustix::process::geteuid().is_root()
 }
 
 /// Says what is wrong before fuser does so in fewer words.
@@ -253,16 +252,19 @@ impl MountPlace {
 /// # Errors
 /// It is busy, not mounted, or not ours to unmount.
 pub fn unmount(mountpoint: &Path, lazy: bool) -> Result<()> {
-    let path = CString::new(mountpoint.as_os_str().as_bytes())
-        .map_err(|_| Error::invalid(mountpoint, "has a NUL in its path"))?;
-    let flags = if lazy { libc::MNT_DETACH } else { 0 };
-    // SAFETY: `path` is a NUL-terminated string that outlives the call.
-    if unsafe { libc::umount2(path.as_ptr(), flags) } == 0 {
-        return Ok(());
-    }
-    let e = std::io::Error::last_os_error();
-    if e.raw_os_error() != Some(libc::EPERM) {
-        return Err(Error::io(format!("unmount {}", mountpoint.display()), e));
+    let flags = match lazy {
+        true => UnmountFlags::DETACH,
+        false => UnmountFlags::empty(),
+    };
+    match rustix::mount::unmount(mountpoint, flags) {
+        Ok(()) => return Ok(()),
+        Err(Errno::PERM) => {}
+        Err(e) => {
+            return Err(Error::io(
+                format!("unmount {}", mountpoint.display()),
+                e.into(),
+            ));
+        }
     }
     let program = fusermount().unwrap_or_else(|| "fusermount3".into());
     let mut command = std::process::Command::new(program);

@@ -1,4 +1,4 @@
-//! One piece of device memory in the residency table: what it holds, where, and for whom.
+//! One piece of device memory in the residency table: its bytes, its device, its leases.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -17,23 +17,23 @@ pub enum Selector {
     Uuid([u8; 16]),
 }
 
-/// How far an upload has come, shared with the thread that does it.
+/// The progress of an upload, shared with the thread that does it.
 #[derive(Debug, Default)]
 pub struct Progress {
     /// Bytes that have arrived in device memory.
     pub done: AtomicU64,
-    /// Set to have it stopped.
+    /// Set to stop it.
     pub cancel: AtomicBool,
 }
 
-/// Where an allocation stands in its life.
+/// The state of an allocation.
 #[derive(Debug, Clone)]
 pub enum Phase {
-    /// On its way.
+    /// Being uploaded.
     Loading,
-    /// There, with its IPC handle (none where there are no bytes).
+    /// In device memory, with its IPC handle (none if it has no bytes).
     Resident(Option<[u8; 64]>),
-    /// Did not get there. Kept for those who have not been told.
+    /// Failed. Kept until every caller that waits for the result has got it.
     Failed(Failure, Instant),
 }
 
@@ -49,30 +49,30 @@ pub struct Allocation {
     pub states: Vec<FileState>,
     /// The same as a number.
     pub generation: u64,
-    /// The device, as it was asked for.
+    /// The device, as the caller named it.
     pub selector: Selector,
-    /// The device, once the driver is up.
+    /// The device, once the driver has started.
     pub device: Option<i32>,
-    /// Where it stands.
+    /// Its state.
     pub phase: Phase,
-    /// How far it is.
+    /// The progress of its upload.
     pub progress: Arc<Progress>,
     /// The open files that hold a lease, each with the generation it asked for.
     pub leases: HashMap<u64, u64>,
-    /// To be freed two seconds after the last lease.
+    /// Free it two seconds after the last lease.
     pub auto_free: bool,
-    /// Never to be evicted.
+    /// Never evict it.
     pub pin: bool,
     /// When it was last uploaded, joined or let go: larger is later.
     pub last_used: u64,
-    /// Of a failed one: the open files that have not been told.
+    /// If it failed: the open files that have not got the error yet.
     pub untold: HashSet<u64>,
-    /// Of a failed one: whether someone without a lease has not been told.
+    /// If it failed: whether a caller without a lease has not got the error yet.
     pub untold_other: bool,
 }
 
 impl Allocation {
-    /// A new one, about to be loaded; [`Table::insert`] numbers it.
+    /// A new one, about to be loaded; `Table::insert` numbers it.
     pub fn new(target: Target, states: Vec<FileState>, selector: Selector) -> Allocation {
         Allocation {
             id: 0,
@@ -98,12 +98,12 @@ impl Allocation {
         matches!(self.phase, Phase::Resident(_)) && self.leases.is_empty() && !self.pin
     }
 
-    /// Whether it is to be freed some time after its last lease. PIN wins over AUTO_FREE.
+    /// Whether it is freed some time after its last lease. PIN overrides AUTO_FREE.
     pub fn ends_with_leases(&self) -> bool {
         self.auto_free && !self.pin
     }
 
-    /// Whether a stranger may read every file that the bytes come from; anyone else (`None`) may.
+    /// Whether this user may read every file that the bytes come from; `None` is the owner or root.
     pub fn open_to(&self, stranger: Option<u32>) -> bool {
         stranger.is_none_or(|uid| self.target.sources.readable_by(uid))
     }

@@ -1,5 +1,4 @@
-//! From the bytes of a request to a question, and from what the table knows back to bytes: checks,
-//! permissions, and filling the structs in.
+//! Decodes requests, checks them and the caller's permissions, and fills in the answers.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -7,7 +6,7 @@ use std::sync::atomic::Ordering;
 use super::allocation::{Allocation, Phase, Selector};
 use super::core::Core;
 use super::driver::Device;
-use super::table::{Found, Want};
+use super::table::{Hit, Want};
 use super::target::{FileState, Target, generation};
 use super::{Access, Caller, Failure, Reply};
 use crate::ioctl::{self, GpuDevice, GpuEntry, GpuIo, Header, MAX_DIMS};
@@ -18,13 +17,13 @@ pub struct Ask {
     pub io: GpuIo,
     /// What it is about.
     pub target: Target,
-    /// What its source files look like now.
+    /// The state of its source files now.
     pub states: Vec<FileState>,
     /// The same as a number.
     pub generation: u64,
-    /// Who asks.
+    /// The caller.
     pub caller: Caller,
-    /// The same, if that is neither the mount's owner nor root: whom the files' permissions bind.
+    /// The caller's uid, unless it is the mount's owner or root: file permissions apply to it.
     pub stranger: Option<u32>,
     /// Where the answer goes.
     pub reply: Reply,
@@ -35,17 +34,17 @@ pub struct Ask {
 pub struct Outbox(Vec<Box<dyn FnOnce() + Send>>);
 
 impl Outbox {
-    /// Something to do.
+    /// Adds a task.
     pub fn then(&mut self, task: impl FnOnce() + Send + 'static) {
         self.0.push(Box::new(task));
     }
 
-    /// An answer to send.
+    /// Adds an answer.
     pub fn answer(&mut self, ask: Ask, errno: i32) {
         self.then(move || (ask.reply)(errno, bytemuck::bytes_of(&ask.io)));
     }
 
-    /// Does it all.
+    /// Runs all tasks.
     pub fn send(self) {
         for task in self.0 {
             task();
@@ -87,8 +86,8 @@ fn give<T: Header>(reply: Reply, errno: i32, answer: Option<T>) {
     }
 }
 
-/// Reads a request, and checks what holds for all: that the GPU is not switched off, that the caller
-/// may use it, and that it speaks this version.
+/// Decodes a request, and checks that the GPU is switched on, that the caller may use it, and that the
+/// version is the right one.
 fn opened<T: Header>(core: &Core, input: &[u8], caller: Caller) -> Result<T, (i32, Option<T>)> {
     let Some(request) = T::decode(input) else {
         return Err((libc::EINVAL, None));
@@ -106,7 +105,7 @@ fn opened<T: Header>(core: &Core, input: &[u8], caller: Caller) -> Result<T, (i3
     }
 }
 
-/// Answers about a tensor of which not even the shape could be read.
+/// Answers about a tensor whose shape could not be read.
 fn unreadable(core: &Core, code: u32, input: &[u8], errno: i32, caller: Caller, reply: Reply) {
     match opened::<GpuIo>(core, input, caller) {
         Ok(mut io) => {
@@ -151,7 +150,7 @@ fn tensor(core: &Arc<Core>, code: u32, input: &[u8], target: Target, caller: Cal
         return out.send();
     }
     let engine = core.clone();
-    // The files' paths lead to disks, which may take their time.
+    // Looking at the files may wait for a slow disk.
     let looked_up = move || {
         ask.look();
         match code {
@@ -164,7 +163,7 @@ fn tensor(core: &Arc<Core>, code: u32, input: &[u8], target: Target, caller: Cal
     let _ = core.lookups.run(looked_up);
 }
 
-/// What can be said of a request without looking at the table.
+/// The checks that do not need the table.
 fn check(core: &Core, code: u32, io: &GpuIo, target: &Target, caller: Caller) -> Result<(), i32> {
     let allowed = match code {
         ioctl::UPLOAD => ioctl::AUTO_FREE | ioctl::PIN,
@@ -179,7 +178,8 @@ fn check(core: &Core, code: u32, io: &GpuIo, target: &Target, caller: Caller) ->
     if io.op_flags & ioctl::PIN != 0 && !trusted {
         return Err(libc::EACCES);
     }
-    // To open a file is to be allowed to read it; to open a directory says nothing of what is in it.
+    // A caller that opened a file may read it; one that opened a directory may not be able to read the
+    // files in it.
     if caller.fh.is_none() && !trusted && !target.sources.readable_by(caller.uid) {
         return Err(libc::EACCES);
     }
@@ -187,7 +187,7 @@ fn check(core: &Core, code: u32, io: &GpuIo, target: &Target, caller: Caller) ->
 }
 
 impl Selector {
-    /// What the request says of the device.
+    /// The device that the request names.
     pub fn of(io: &GpuIo) -> Selector {
         match (io.want_uuid == [0; 16], io.device) {
             (false, _) => Selector::Uuid(io.want_uuid),
@@ -212,7 +212,7 @@ impl Ask {
         }
     }
 
-    /// Sees what the source files look like now.
+    /// Looks at the source files.
     fn look(&mut self) {
         self.states = self.target.sources.states();
         self.generation = generation(&self.states);
@@ -253,9 +253,9 @@ impl Ask {
         }
     }
 
-    /// Fills in what the table says.
-    pub fn found(&mut self, allocation: &Allocation, found: Found) {
-        // A whole model's handle is for those who may read the whole model.
+    /// Fills in the state of an allocation.
+    pub fn found(&mut self, allocation: &Allocation, found: Hit) {
+        // A handle of the arena opens the whole model, so the caller must be able to read all of it.
         let may_open = found.place.is_none() || allocation.open_to(self.stranger);
         let io = &mut self.io;
         let done = allocation.progress.done.load(Ordering::Relaxed);
@@ -265,7 +265,7 @@ impl Ask {
         io.flags = flags(allocation);
         io.base_offset = offset;
         io.alloc_bytes = allocation.alloc_bytes;
-        // What is copied is so nearly in order that what lies before counts as there.
+        // Copies arrive almost in order, so everything before an offset counts as copied.
         io.done_bytes = done.saturating_sub(offset).min(io.nbytes);
         io.generation = match (self.caller.fh, found.place) {
             (Some(fh), _) if allocation.leases.contains_key(&fh) => allocation.leases[&fh],

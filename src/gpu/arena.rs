@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use super::target::Sources;
-use crate::catalog::SourceFile;
+use crate::catalog::Object;
 use crate::error::Result;
 use crate::view::{SharedView, View};
 
@@ -19,7 +19,7 @@ pub struct Member {
     /// Its bytes.
     pub view: SharedView,
     /// The file they come from.
-    pub file: Arc<SourceFile>,
+    pub file: Arc<dyn Object>,
 }
 
 /// The stored tensors of a model, as one view: their bytes in the order given, and zeros between.
@@ -123,7 +123,7 @@ mod tests {
     use super::*;
     use crate::view::{Bytes, read_all};
 
-    fn member(ino: u64, bytes: Vec<u8>, file: &Arc<SourceFile>) -> Member {
+    fn member(ino: u64, bytes: Vec<u8>, file: &Arc<dyn Object>) -> Member {
         Member {
             ino,
             view: Arc::new(Bytes(bytes.into())),
@@ -136,7 +136,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("model.safetensors");
         std::fs::write(&path, b"x").unwrap();
-        let file = SourceFile::open(&path, "model.safetensors").unwrap();
+        let file = crate::catalog::LocalFile::open(&path).unwrap();
         let sizes = [1usize, 0, 256, 7, 0, 700, 300];
         let arena = Arena::new(sizes.iter().enumerate().map(|(i, &n)| {
             let ino = 100 - i as u64;

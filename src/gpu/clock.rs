@@ -1,5 +1,5 @@
-//! One thread that does things later: answers callers that have waited long enough, and frees what
-//! has been without a lease long enough.
+//! One thread for deadlines: it answers callers whose timeout has passed, and frees memory that has been
+//! without a lease for long enough.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -42,7 +42,7 @@ impl Clock {
         }))
     }
 
-    /// Runs `task` once `after` has gone by; at once, here, if there is no thread to be had.
+    /// Runs `task` after this time; at once, on this thread, if no thread can be started.
     pub fn after(&self, after: Duration, task: impl FnOnce() + Send + 'static) {
         let mut state = self.0.lock();
         if state.stopped {
@@ -88,7 +88,7 @@ fn run(shared: &Shared) {
                     .pop()
                     .and_then(|Reverse((_, number))| state.tasks.remove(&number));
                 drop(state);
-                // One that panics must not leave all later callers without an answer.
+                // A task that panics must not leave later callers without an answer.
                 let run = AssertUnwindSafe(|| task.map(|task| task()));
                 if catch_unwind(run).is_err() {
                     log::error!("gpu: a timed task failed inside stfs; please report this");

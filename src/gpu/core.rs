@@ -1,5 +1,5 @@
-//! The engine's center: one lock around the table, and what happens to it when callers ask, devices
-//! report and time goes by. Nothing here waits: whoever must wait is put down with a deadline.
+//! The engine's center: one lock around the table, which changes when callers ask, devices report and
+//! deadlines pass. Nothing here blocks: a caller that has to wait is recorded with a deadline.
 
 use std::sync::atomic::AtomicBool;
 use std::sync::mpsc::{Sender, channel};
@@ -22,31 +22,31 @@ mod upload;
 
 use state::{Driver, State};
 
-/// No ioctl waits longer than this: a caller that is killed meanwhile cannot die before.
+/// No ioctl waits longer than this: a caller that is killed in an ioctl cannot exit before it returns.
 const LONGEST_WAIT: Duration = Duration::from_millis(1000);
 
-/// A driver that hangs must not keep the daemon from ending: then the kernel frees what it holds.
+/// A driver that hangs must not keep the daemon from ending. The kernel then frees its memory.
 const LONGEST_FAREWELL: Duration = Duration::from_secs(10);
 
-/// Callers whose source files are looked at side by side.
+/// Callers whose source files are looked at in parallel.
 const LOOKUPS: usize = 4;
 
 /// The state of an engine, and the threads that change it.
 pub struct Core {
-    /// How it is set up.
+    /// The settings.
     pub config: Config,
     state: Mutex<State>,
     clock: Clock,
-    /// Where the state of source files is looked up: a disk that hangs must hold up nobody else.
+    /// Threads that look at source files: a disk that hangs must not delay other requests.
     pub lookups: Workers,
-    /// Whether there ever was an UPLOAD: before it, closing files is none of our business.
+    /// Whether there ever was an UPLOAD. Before the first, no open file has a lease.
     used: AtomicBool,
-    /// Held while everything is given back.
+    /// Held while everything is freed.
     farewell: Mutex<()>,
 }
 
 impl Core {
-    /// A core with nothing in it.
+    /// An engine without allocations.
     pub fn new(mut config: Config) -> Core {
         config.limit = config.limit.filter(|&bytes| bytes > 0);
         Core {
@@ -68,7 +68,7 @@ impl Core {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Runs `f` on the state, then does what it wants done without the lock.
+    /// Runs `f` on the state, then its tasks without the lock.
     fn with<T>(&self, f: impl FnOnce(&mut State, &mut Outbox) -> T) -> T {
         let mut out = Outbox::default();
         let result = f(&mut self.lock(), &mut out);
@@ -76,7 +76,7 @@ impl Core {
         result
     }
 
-    /// Calls `f` later, if the core is still there then.
+    /// Calls `f` later, if the engine still exists then.
     fn later(
         self: &Arc<Self>,
         out: &mut Outbox,
@@ -94,8 +94,8 @@ impl Core {
         });
     }
 
-    /// The mount is going away: answers whoever waits, and frees everything. Who calls this while
-    /// another does returns when that is over.
+    /// The mount is going away: answers all waiting callers, and frees everything. A second call
+    /// returns when the first is done.
     pub fn stop(self: &Arc<Self>) {
         let _alone = self.farewell.lock().unwrap_or_else(PoisonError::into_inner);
         let (ended, over) = channel();
@@ -111,18 +111,18 @@ impl Core {
     }
 }
 
-/// Answers whoever waits, forgets what there is, and has the devices' threads free it: each says so
-/// through `ended`. Returns how many will.
+/// Answers all waiting callers, empties the table, and has the devices' threads free the memory. Each
+/// thread sends on `ended` when it is done. Returns how many will.
 fn end_all(state: &mut State, ended: &Sender<()>, out: &mut Outbox) -> usize {
     state.stopping = true;
     state.readers = None;
     for id in state.waiting.allocations() {
         state.fail(id, &Failure::canceled(), out);
     }
-    // Nobody may be shown a handle of what is about to be freed.
+    // No caller may get a handle to memory that is about to be freed.
     state.table = Table::default();
-    let seats = match std::mem::take(&mut state.driver) {
-        Driver::Up(seats) => seats,
+    let slots = match std::mem::take(&mut state.driver) {
+        Driver::Up(slots) => slots,
         Driver::Starting(asked) => {
             for once in asked {
                 out.then(move || once.give(libc::ENODEV, |_| {}));
@@ -131,7 +131,7 @@ fn end_all(state: &mut State, ended: &Sender<()>, out: &mut Outbox) -> usize {
         }
         Driver::Down => return 0,
     };
-    let threads = seats.into_iter().filter_map(|seat| seat.orders);
+    let threads = slots.into_iter().filter_map(|slot| slot.orders);
     let stopped = threads.filter(|orders| {
         let ended = ended.clone();
         let done = move || {

@@ -1,4 +1,4 @@
-//! One thread a device, which alone allocates, copies and frees there.
+//! One thread for each device. Only that thread allocates, copies and frees there.
 //!
 //! ```text
 //! load ─▶ idle buffer ─▶ readers fill it ─▶ copy on the stream ─▶ drain thread waits for its event
@@ -6,8 +6,8 @@
 //!              └──────────────────────────────────────────────────────────────┘
 //! ```
 //!
-//! All buffers go round at once, so reading, converting and the bus overlap. Several loads take
-//! turns, a buffer each, so that a small tensor is not kept waiting by a large one.
+//! All buffers are in use at once, so reading, converting and copying overlap. Several loads take turns
+//! by buffer, so that a small tensor does not wait for a large one.
 
 use std::collections::{HashMap, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -27,8 +27,8 @@ mod session;
 pub use session::Copied;
 use session::Session;
 
-/// A device that holds nothing any more gives up its context and staging buffers (some hundred
-/// megabytes of device memory and the pool's host memory) after this long.
+/// After this long without memory in use, a device's context and staging buffers (some hundred megabytes
+/// of device memory, and the pool's host memory) are freed.
 const IDLE: Duration = Duration::from_secs(10);
 
 /// To be called when something is done.
@@ -37,7 +37,7 @@ pub type Done = Box<dyn FnOnce() + Send>;
 /// To be called with a device's free and total bytes, if it is in use.
 pub type Measured = Box<dyn FnOnce(Option<(u64, u64)>) + Send>;
 
-/// How a load ended: with the IPC handle (none where there are no bytes), or why not.
+/// The result of a load: the IPC handle (none if there are no bytes), or the failure.
 pub type Outcome = Result<Option<[u8; 64]>, Failure>;
 
 /// To be called with a load's outcome.
@@ -49,21 +49,21 @@ pub struct Job {
     pub id: u64,
     /// What to upload.
     pub target: Target,
-    /// What the source files looked like when it was asked for.
+    /// The state of the source files when it was requested.
     pub states: Vec<FileState>,
     /// How many bytes to allocate; 0 only if there is nothing to upload.
     pub alloc_bytes: u64,
-    /// Where to say how far it is, and where to look whether it is still wanted.
+    /// Shared progress, and the flag that cancels it.
     pub progress: Arc<Progress>,
 }
 
-/// What the device's thread is told.
+/// A message to the device's thread.
 pub enum Order {
     /// Upload.
     Load(Job),
     /// Free what was uploaded, or stop uploading it.
     Free(u64, Done),
-    /// Say how much memory is free.
+    /// Report how much memory is free.
     Measure(Measured),
     /// From the readers: a buffer is full.
     Filled(Chunk),
@@ -76,7 +76,7 @@ pub enum Order {
 /// Starts the thread of a device.
 ///
 /// # Errors
-/// There is no thread to be had.
+/// No thread can be started.
 pub fn spawn(
     device: Device,
     pool: StagingPool,
@@ -118,7 +118,7 @@ struct Active {
     job: Job,
     memory: Option<Arc<DeviceMemory>>,
     handle: Option<[u8; 64]>,
-    /// The first byte that nobody reads yet.
+    /// The first byte that is not being read yet.
     next: u64,
     /// Chunks that are being filled or copied.
     pending: usize,
@@ -153,7 +153,7 @@ impl Worker {
             } else {
                 inbox.recv().map_err(|_| RecvTimeoutError::Disconnected)
             };
-            // A mistake of ours must not leave callers waiting for a thread that is gone.
+            // A bug must not leave callers waiting for a thread that has ended.
             let handled = catch_unwind(AssertUnwindSafe(|| match order {
                 Ok(order) => self.obey(order),
                 Err(_) => self.session = None,
@@ -214,8 +214,8 @@ impl Worker {
         self.active.push_back(load);
     }
 
-    /// Memory and its handle. The handle is asked for before anything is copied, so that a device
-    /// that cannot export says so early; nobody sees it before the copy is over.
+    /// Memory and its handle. The handle is requested before anything is copied, so that a device that
+    /// cannot export fails early. It is not published before the copy is over.
     fn allocate(&mut self, bytes: u64) -> Result<(Arc<DeviceMemory>, [u8; 64]), Failure> {
         let session = self.session()?;
         let given = DeviceMemory::new(&session.context, bytes).and_then(|memory| {
@@ -228,7 +228,7 @@ impl Worker {
         })
     }
 
-    /// The session, made if there is none, or none that works and nothing is under way in it.
+    /// The session. A new one is created if there is none, or if it is broken and nothing is under way in it.
     fn session(&mut self) -> Result<&mut Session, Failure> {
         let session = self.session.take().filter(|s| !s.broken || s.busy > 0);
         let session = match session {
@@ -248,7 +248,7 @@ impl Worker {
         }
     }
 
-    /// Ends what is over, and starts what can be started.
+    /// Finishes loads that are over, and starts reads for those that are not.
     fn pump(&mut self) {
         self.retire();
         while let Some(i) = self.active.iter().position(Active::wants_more) {
@@ -352,7 +352,7 @@ impl Worker {
         }
     }
 
-    /// Ends the loads that are over: publishes, or frees and says why.
+    /// Finishes the loads that are over: publishes them, or frees them and reports why.
     fn retire(&mut self) {
         while let Some(i) = self.active.iter().position(Active::over) {
             let Some(mut load) = self.active.remove(i) else {

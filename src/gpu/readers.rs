@@ -1,8 +1,8 @@
-//! Fills staging buffers: threads that read pieces of views, side by side.
+//! Fills staging buffers: threads that read pieces of views in parallel.
 //!
-//! A buffer is cut into pieces; each piece is filled by one thread through [`View::read_at`], so
-//! widening and dequantizing happen here, on the way. Whoever drops the last piece of a buffer
-//! sends the buffer on: also when reading failed, and also when a view panicked.
+//! A buffer is cut into pieces; each piece is filled by one thread through `View::read_at`, so
+//! widening and dequantizing happen here. The thread that drops the last piece of a buffer sends the
+//! buffer on, even if reading failed or a view panicked.
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -13,13 +13,13 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use super::driver::Staging;
 use crate::view::SharedView;
 
-/// Pieces smaller than this cost more in hand-over than they gain in parallelism.
+/// Smaller pieces cost more to hand over than they gain in parallelism.
 const MIN_PIECE: u64 = 1 << 20;
 
-/// Where pieces end when the view does not care: whole pages of the source.
+/// Where pieces end if the view has no grain: at whole pages of the source.
 const PAGE: u64 = 4096;
 
-/// Readers give way to the threads that answer the file system, where both want a core.
+/// Readers yield to the threads that answer the file system if both need a core.
 const NICENESS: i32 = 5;
 
 /// A range of a view on its way through a staging buffer.
@@ -54,7 +54,7 @@ impl Drop for Filling {
         if let Some(mut chunk) = chunk.take() {
             chunk.failure = failure.take();
             if *self.filled.get_mut() < chunk.len {
-                // Pieces that nobody came to read.
+                // Some pieces were never read.
                 chunk
                     .failure
                     .get_or_insert_with(|| "the mount is going away".into());
@@ -73,8 +73,8 @@ struct Piece {
     filling: Arc<Filling>,
 }
 
-// SAFETY: a piece is the only one that knows its range of the buffer: `pieces` cuts disjoint ranges,
-// and the buffer itself is not touched before `Filling` is dropped, which each piece keeps alive.
+// SAFETY: `bytes` points to a range of the buffer that no other piece has: `cut` yields disjoint
+// ranges. Nothing else touches the buffer until `Filling` is dropped, and each piece keeps that alive.
 unsafe impl Send for Piece {}
 
 impl Piece {
@@ -89,7 +89,7 @@ impl Piece {
                 return;
             }
             Ok(Err(e)) => e.to_string(),
-            Err(_) => "reading it panicked, which is a mistake in stfs".to_string(),
+            Err(_) => "reading it panicked, which is a bug in stfs".to_string(),
         };
         let mut slot = self
             .filling
@@ -113,7 +113,7 @@ struct Queue {
 }
 
 impl Readers {
-    /// Starts `threads` of them, or as many as there are to be had.
+    /// Starts `threads` of them, or as many as the system allows.
     ///
     /// # Errors
     /// Not even one thread could be started.
@@ -187,11 +187,8 @@ impl Drop for Readers {
 }
 
 fn run(queue: &Queue) {
-    // SAFETY: sets the niceness of the calling thread (0) alone, as Linux has it; a failure leaves
-    // it as it was.
-    unsafe {
-        libc::setpriority(libc::PRIO_PROCESS, 0, NICENESS);
-    }
+    // On Linux this is the calling thread's own. It keeps its priority if this fails.
+    let _ = rustix::process::setpriority_process(None, NICENESS);
     let mut state = queue.state.lock().unwrap_or_else(PoisonError::into_inner);
     loop {
         if state.1 {

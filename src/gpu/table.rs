@@ -1,5 +1,5 @@
-//! The residency table: which bytes are in, or on their way to, the memory of which device, and who
-//! holds a lease on them. Plain data without threads, CUDA or replies.
+//! The residency table: which bytes are in, or on their way to, the memory of which device, and which
+//! open files hold a lease on them. Plain data without threads, CUDA or replies.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -10,43 +10,43 @@ use super::allocation::{Allocation, Phase, Selector};
 use super::arena::Place;
 use super::target::{FileState, Key, Part};
 
-/// What a caller looks for.
+/// A lookup.
 pub struct Want<'a> {
     /// The bytes.
     pub key: Key,
-    /// What their source files look like now.
+    /// The state of their source files now.
     pub states: &'a [FileState],
     /// The same as a number.
     pub generation: u64,
     /// The device as the caller named it.
     pub selector: Selector,
-    /// Whether the caller left the device to us (-1).
+    /// Whether the caller asked for the default device (-1).
     pub default_device: bool,
-    /// The device, if the driver is up.
+    /// The device, if the driver has started.
     pub device: Option<i32>,
     /// The open file, if it may hold a lease.
     pub fh: Option<u64>,
-    /// The user, if the files' permissions bind them.
+    /// The user, if file permissions apply to it.
     pub stranger: Option<u32>,
 }
 
-/// What a caller looks for it for, which decides between several.
+/// The purpose of a lookup, which decides between several candidates.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Intent {
-    /// To join it: fresh ones only, and the whole model's arena before a copy of one's own.
+    /// To join it: only current ones, and the whole model's arena before a separate copy.
     Join,
-    /// To see it: as to join, but the memory one holds a lease on before any other, stale or not.
+    /// To report it: as to join, but memory that the open file has a lease on comes first, current or not.
     Look,
-    /// To let go of it: the same, but one's own copy before the arena.
+    /// To release it: as to report it, but a separate copy before the arena.
     Release,
 }
 
-/// An allocation that holds what was looked for.
+/// The allocation that a lookup found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Found {
-    /// Which.
+pub struct Hit {
+    /// Its number.
     pub id: u64,
-    /// Where in it, if it is an arena of which this is a part.
+    /// The place in it, if it is an arena that contains the bytes.
     pub place: Option<Place>,
 }
 
@@ -59,7 +59,7 @@ pub struct Table {
     by_key: HashMap<Key, Vec<u64>>,
     by_file: HashMap<u64, Vec<u64>>,
     arenas: Vec<u64>,
-    /// Failed ones: those that closed files must be forgotten in.
+    /// Failed ones, from which closed files are removed.
     failures: HashSet<u64>,
     used: HashMap<i32, u64>,
     last_id: u64,
@@ -72,22 +72,22 @@ impl Table {
         self.all.get(&id)
     }
 
-    /// The same, to change what no index depends on.
+    /// The same, mutable. Fields that an index depends on must not be changed.
     pub fn get_mut(&mut self, id: u64) -> Option<&mut Allocation> {
         self.all.get_mut(&id)
     }
 
-    /// What LIST shows, in order: the failed ones left out.
+    /// The allocations that LIST shows, in order: all but the failed ones.
     pub fn listed(&self) -> impl Iterator<Item = &Allocation> {
         self.listed.iter().filter_map(|id| self.all.get(id))
     }
 
-    /// How many LIST shows.
+    /// How many allocations LIST shows.
     pub fn listed_count(&self) -> usize {
         self.listed.len()
     }
 
-    /// One of what LIST shows.
+    /// Allocation number `index` of LIST.
     pub fn nth_listed(&self, index: usize) -> Option<&Allocation> {
         self.all.get(self.listed.get(index)?)
     }
@@ -98,12 +98,12 @@ impl Table {
         }
     }
 
-    /// What is in a device's memory, or on its way there.
+    /// The allocations that are in a device's memory, or being loaded.
     pub fn on(&self, device: i32) -> impl Iterator<Item = &Allocation> {
         self.listed().filter(move |a| a.device == Some(device))
     }
 
-    /// Takes in an allocation that has no device yet, and numbers it.
+    /// Adds an allocation that has no device yet, and numbers it.
     pub fn insert(&mut self, mut allocation: Allocation) -> u64 {
         self.last_id += 1;
         let id = self.last_id;
@@ -119,8 +119,8 @@ impl Table {
         id
     }
 
-    /// Takes an allocation out, leases and all. If it was still loading, its bytes count on until
-    /// they are given back.
+    /// Removes an allocation and its leases. If it was still loading, its bytes count until they are given
+    /// back.
     pub fn remove(&mut self, id: u64) -> Option<Allocation> {
         let allocation = self.all.remove(&id)?;
         drop_from(&mut self.by_key, allocation.target.key, id);
@@ -136,7 +136,7 @@ impl Table {
         Some(allocation)
     }
 
-    /// Puts an allocation of so many bytes on a device: from now on they count there.
+    /// Places an allocation on a device, where its bytes count from now on.
     pub fn place(&mut self, id: u64, device: i32, alloc_bytes: u64) {
         if let Some(a) = self.all.get_mut(&id) {
             a.device = Some(device);
@@ -145,8 +145,8 @@ impl Table {
         }
     }
 
-    /// Marks an upload as failed: it holds no memory and no lease any more. `told` are the open
-    /// files that learn of it at once; the others are remembered.
+    /// Marks an upload as failed: it has no memory and no lease any more. `told` are the open files that
+    /// get the error at once; the others get it later.
     pub fn fail(&mut self, id: u64, failure: Failure, told: &HashSet<u64>, untold_other: bool) {
         let Some(a) = self.all.get_mut(&id) else {
             return;
@@ -173,7 +173,7 @@ impl Table {
         }
     }
 
-    /// So many bytes of a device are free again.
+    /// Counts bytes of a device as free again.
     pub fn give_back(&mut self, device: Option<i32>, bytes: u64) {
         if let Some(used) = device.and_then(|d| self.used.get_mut(&d)) {
             *used = used.saturating_sub(bytes);
@@ -197,9 +197,8 @@ impl Table {
         }
     }
 
-    /// Now that an allocation is resident: those who hold a lease on it have no use any more for
-    /// theirs on an older state of the same bytes on the same device. Returns the allocations that
-    /// lost their last lease by this.
+    /// Once an allocation is resident, its leaseholders do not need their leases on an older state of the
+    /// same bytes on the same device. Returns the allocations that lost their last lease by this.
     pub fn supersede(&mut self, id: u64) -> Vec<u64> {
         let Some(a) = self.all.get(&id) else {
             return Vec::new();
@@ -230,7 +229,7 @@ impl Table {
         Some(left)
     }
 
-    /// Drops all leases of an open file that is no more. Returns the allocations that lost their
+    /// Drops all leases of a closed file. Returns the allocations that lost their
     /// last lease by this.
     pub fn forget_file(&mut self, fh: u64) -> Vec<u64> {
         let ids: Vec<u64> = self.leased_by(fh).map(|a| a.id).collect();
@@ -248,8 +247,8 @@ impl Table {
             .collect()
     }
 
-    /// The best of the allocations that hold what is wanted.
-    pub fn find(&self, want: &Want<'_>, intent: Intent) -> Option<Found> {
+    /// The best of the allocations that have the bytes.
+    pub fn find(&self, want: &Want<'_>, intent: Intent) -> Option<Hit> {
         if intent != Intent::Join
             && let Some(found) = self.find_leased(want, intent)
         {
@@ -263,16 +262,16 @@ impl Table {
         let arenas = self.arenas.iter().filter_map(|id| self.all.get(id));
         let arenas = arenas.filter_map(|a| Some((a, Some(fresh_place(a, want)?))));
         own.chain(arenas)
-            // Of two arenas the newer: after a change the older one has fewer and fewer tensors.
+            // The newer of two arenas: after a change the older one loses its tensors one by one.
             .min_by_key(|(a, place)| (rank(a, place.is_some(), want, intent), Reverse(a.id)))
-            .map(|(a, place)| Found { id: a.id, place })
+            .map(|(a, place)| Hit { id: a.id, place })
     }
 
-    /// What this very open file holds a lease on: on the device asked for, or on any if it asked for
-    /// the default one and has nothing there.
-    fn find_leased(&self, want: &Want<'_>, intent: Intent) -> Option<Found> {
+    /// The allocation that this open file has a lease on: on the requested device, or on any if it asked
+    /// for the default one and has none there.
+    fn find_leased(&self, want: &Want<'_>, intent: Intent) -> Option<Hit> {
         let fh = want.fh?;
-        // To let go is for everybody: another's open file may have been handed on.
+        // Every user may release: an open file can be passed on to another user.
         let shown = |a: &&Allocation| intent == Intent::Release || may_show(a, want);
         let here = self.leased_by(fh).filter(|a| on_device(a, want));
         let here = here
@@ -283,14 +282,14 @@ impl Table {
             all.next().filter(|_| want.default_device)
         };
         let a = here.or_else(anywhere)?;
-        Some(Found {
+        Some(Hit {
             id: a.id,
             place: place_in(a, want.key),
         })
     }
 
-    /// What an upload of the same bytes to the same device takes the place of: those of a generation
-    /// that is gone, unless leased or pinned, and failures.
+    /// The allocations that an upload of the same bytes to the same device replaces: failures, and those of
+    /// an older generation that are neither leased nor pinned.
     pub fn replaced(&self, want: &Want<'_>) -> Vec<u64> {
         let ids = self.by_key.get(&want.key).into_iter().flatten();
         ids.filter_map(|id| self.all.get(id))
@@ -301,7 +300,7 @@ impl Table {
     }
 
     /// Which allocations to free, least recently used first, so that `need` more bytes stay within
-    /// `limit` on a device; `None` if freeing all that may be freed is not enough.
+    /// `limit` on a device; `None` if freeing everything that can be evicted is not enough.
     pub fn victims(&self, device: i32, need: u64, limit: u64) -> Option<Vec<u64>> {
         let mut used = self.used.get(&device).copied().unwrap_or(0);
         let fits = |used: u64| used.saturating_add(need) <= limit;
@@ -339,12 +338,12 @@ fn drop_from<K: std::hash::Hash + Eq>(map: &mut HashMap<K, Vec<u64>>, key: K, id
 fn on_device(a: &Allocation, want: &Want<'_>) -> bool {
     match a.device {
         Some(device) => want.device == Some(device),
-        // Asked for before the driver was up, or failed before it had a device.
+        // Requested before the driver had started, or failed before it had a device.
         None => a.selector == want.selector,
     }
 }
 
-/// Where an arena has the bytes of a key.
+/// The place of a key's bytes in an arena.
 fn place_in(a: &Allocation, key: Key) -> Option<Place> {
     if key.part != Part::Raw || a.failed() {
         return None;
@@ -352,8 +351,8 @@ fn place_in(a: &Allocation, key: Key) -> Option<Place> {
     a.target.arena.as_ref()?.place(key.ino)
 }
 
-/// The same, if their file still looks as it did when the arena was uploaded, and the caller may
-/// have the whole arena.
+/// The same, if their file has not changed since the arena was uploaded, and the caller may read the
+/// whole arena.
 fn fresh_place(a: &Allocation, want: &Want<'_>) -> Option<Place> {
     let place = place_in(a, want.key)?;
     let [now] = want.states else { return None };
@@ -361,7 +360,7 @@ fn fresh_place(a: &Allocation, want: &Want<'_>) -> Option<Place> {
     (fresh && may_show(a, want)).then_some(place)
 }
 
-/// Whether the caller may have the memory: a part of an arena comes with a handle of all of it.
+/// Whether the caller may map the memory: a part of an arena comes with a handle to all of it.
 fn may_show(a: &Allocation, want: &Want<'_>) -> bool {
     a.target.key == want.key || a.open_to(want.stranger)
 }

@@ -1,13 +1,13 @@
-//! What an ioctl is about: a file of the mount as the engine sees it, and how it knows whether the
-//! files beneath have changed.
+//! What an ioctl is about: a file of the mount as the engine sees it, and the states of the files
+//! beneath, which show whether they have changed.
 
-use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 
 use sha2::{Digest, Sha256};
 
 use super::arena::Arena;
-use crate::catalog::SourceFile;
+pub use crate::catalog::FileState;
+use crate::catalog::Object;
 use crate::view::SharedView;
 
 /// Which view of an inode is meant.
@@ -25,10 +25,10 @@ pub enum Part {
     Model,
 }
 
-/// What is uploaded, whatever the device and whatever the source held at the time.
+/// What is uploaded, whatever the device and the contents of the source at the time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Key {
-    /// The inode (of the `raw` file where the ioctl came on a tensor's directory).
+    /// The inode (of the `raw` file if the ioctl came on a tensor's directory).
     pub ino: u64,
     /// The view.
     pub part: Part,
@@ -39,7 +39,7 @@ pub struct Key {
 pub struct Target {
     /// What it is.
     pub key: Key,
-    /// Where it stands below the mountpoint, such as `tensors/<name>/raw`.
+    /// Its path below the mountpoint, such as `tensors/<name>/raw`.
     pub path: Arc<str>,
     /// The bytes to upload; for a model's arena the [`Arena`] itself.
     pub view: SharedView,
@@ -49,7 +49,7 @@ pub struct Target {
     pub shape: Arc<[u64]>,
     /// The files that the bytes come from.
     pub sources: Sources,
-    /// The layout, where this is a whole model.
+    /// The layout, if this is a whole model.
     pub arena: Option<Arc<Arena>>,
 }
 
@@ -74,11 +74,11 @@ impl Target {
 
 /// Source files, each once.
 #[derive(Clone, Default)]
-pub struct Sources(Vec<Arc<SourceFile>>);
+pub struct Sources(Vec<Arc<dyn Object>>);
 
 impl Sources {
-    /// Adds a file if it is not there, and says which it is.
-    pub fn add(&mut self, file: Arc<SourceFile>) -> u32 {
+    /// Adds a file if it is not there; returns its index.
+    pub fn add(&mut self, file: Arc<dyn Object>) -> u32 {
         // A model's tensors come file by file, nearly always: the last one added is the likeliest.
         let found = self.0.iter().rposition(|f| Arc::ptr_eq(f, &file));
         found.unwrap_or_else(|| {
@@ -88,63 +88,33 @@ impl Sources {
     }
 
     /// The files.
-    pub fn files(&self) -> &[Arc<SourceFile>] {
+    pub fn files(&self) -> &[Arc<dyn Object>] {
         &self.0
     }
 
-    /// Whether the permissions of every file let a user read it. Nothing is known of the user's
-    /// groups: who does not own a file needs both its group's bit and the others'.
+    /// Whether the permissions of every file let a user read it. The user's groups are not known, so
+    /// a user that does not own a file needs both its group's bit and the others'.
     pub fn readable_by(&self, uid: u32) -> bool {
         self.0.iter().all(|file| {
-            let needed = if file.stat.uid == uid { 0o400 } else { 0o044 };
-            file.stat.mode & needed == needed
+            let stat = file.stat();
+            let needed = if stat.uid == uid { 0o400 } else { 0o044 };
+            stat.mode & needed == needed
         })
     }
 
     /// What each file looks like now.
     pub fn states(&self) -> Vec<FileState> {
-        self.0.iter().map(|f| FileState::of(f)).collect()
+        self.0.iter().map(|f| f.state()).collect()
     }
 }
 
-impl FromIterator<Arc<SourceFile>> for Sources {
-    fn from_iter<I: IntoIterator<Item = Arc<SourceFile>>>(files: I) -> Self {
+impl FromIterator<Arc<dyn Object>> for Sources {
+    fn from_iter<I: IntoIterator<Item = Arc<dyn Object>>>(files: I) -> Self {
         let mut sources = Sources::default();
         for file in files {
             sources.add(file);
         }
         sources
-    }
-}
-
-/// What tells one state of a source file from another: size, mtime and inode of what its path
-/// leads to now (a file that was replaced has another inode, one that is gone has none).
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct FileState {
-    len: u64,
-    mtime: (i64, i64),
-    ino: u64,
-    /// Another file stands under its path now, while the bytes that are served are the old one's.
-    pub replaced: bool,
-}
-
-impl FileState {
-    /// Of a file, now.
-    pub fn of(file: &SourceFile) -> FileState {
-        match std::fs::metadata(&file.path) {
-            Ok(m) => FileState {
-                len: m.len(),
-                mtime: (m.mtime(), m.mtime_nsec()),
-                ino: m.ino(),
-                replaced: m.ino() != file.stat.ino,
-            },
-            Err(_) => FileState {
-                len: file.stat_now().map_or(0, |s| s.len),
-                mtime: (0, 0),
-                ino: 0,
-                replaced: false,
-            },
-        }
     }
 }
 
@@ -156,6 +126,7 @@ pub fn generation(states: &[FileState]) -> u64 {
         hash.update(state.mtime.0.to_le_bytes());
         hash.update(state.mtime.1.to_le_bytes());
         hash.update(state.ino.to_le_bytes());
+        hash.update(state.dev.to_le_bytes());
     }
     let digest = hash.finalize();
     let mut first = [0; 8];
@@ -166,6 +137,7 @@ pub fn generation(states: &[FileState]) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::catalog::LocalFile;
     use std::fs;
     use std::time::{Duration, SystemTime};
 
@@ -180,9 +152,7 @@ mod tests {
             file.set_modified(stamp).unwrap();
         };
         write(b"12345678");
-        let sources: Sources = [SourceFile::open(&path, "m.safetensors").unwrap()]
-            .into_iter()
-            .collect();
+        let sources: Sources = [LocalFile::open(&path).unwrap()].into_iter().collect();
         let now = || generation(&sources.states());
         let first = now();
         assert_eq!(first, now());
@@ -201,5 +171,16 @@ mod tests {
         all.sort_unstable();
         all.dedup();
         assert_eq!(all.len(), 5);
+    }
+
+    /// A file system of another device may have the same numbers for everything else.
+    #[test]
+    fn a_generation_changes_with_the_device() {
+        let state = FileState {
+            dev: 1,
+            ..FileState::gone(8)
+        };
+        let other = FileState { dev: 2, ..state };
+        assert_ne!(generation(&[state]), generation(&[other]));
     }
 }

@@ -6,16 +6,16 @@ use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 
 use super::{Layout, Node};
-use crate::catalog::{Catalog, SourceFile, Stat, natural};
+use crate::catalog::{Catalog, EntryKind, Object, Stat, natural};
 
-/// A file of the model directory that is no served weight.
+/// A file of the model directory that is not one of the served weights.
 pub struct OtherFile {
-    /// Its name in the model directory; what of it is no UTF-8 as `%XX`, a byte each.
+    /// Its name in the model directory; each byte that is not valid UTF-8 appears as `%XX`.
     pub name: String,
     /// What it looked like at mount.
     pub stat: Stat,
-    /// The open file; `None` where it may not be read.
-    pub source: Option<Arc<SourceFile>>,
+    /// The open file; `None` if it may not be read.
+    pub source: Option<Arc<dyn Object>>,
 }
 
 /// Longest name that Linux takes, in bytes.
@@ -24,40 +24,35 @@ const MAX_NAME: usize = 255;
 /// Regular files, and links to such, at the top level of the model directory. Left out are files
 /// whose names, made UTF-8, are too long or another file's own.
 pub(super) fn scan(catalog: &Catalog) -> Vec<OtherFile> {
-    let Ok(entries) = std::fs::read_dir(&catalog.dir) else {
-        return Vec::new();
-    };
-    let mut found: Vec<(String, OsString)> = entries
-        .flatten()
-        .map(|entry| (shown(&entry.file_name()), entry.file_name()))
-        .filter(|(name, _)| name.len() <= MAX_NAME)
+    let entries = catalog.store.list().unwrap_or_default().into_iter();
+    let mut found: Vec<(String, OsString, EntryKind)> = entries
+        .map(|entry| (shown(&entry.name), entry.name, entry.kind))
+        .filter(|(name, ..)| name.len() <= MAX_NAME)
         .collect();
-    // Of two that are shown alike the one whose own name it is comes first.
-    found.sort_by_cached_key(|(name, own)| (name.clone(), own.to_str().is_none(), own.clone()));
-    found.dedup_by(|(a, _), (b, _)| a == b);
+    // Of two that are shown alike, the one whose own name it is comes first.
+    found.sort_by_cached_key(|(name, own, _)| (name.clone(), own.to_str().is_none(), own.clone()));
+    found.dedup_by(|(a, ..), (b, ..)| a == b);
     let mut files: Vec<OtherFile> = found
         .into_iter()
-        .filter_map(|(name, own)| open(catalog, name, &own))
+        .filter_map(|(name, own, kind)| open(catalog, name, &own, kind))
         .collect();
     files.sort_by(|a, b| natural(&a.name, &b.name));
     files
 }
 
 /// The file of that own name, unless it is one that is not shown.
-fn open(catalog: &Catalog, name: String, own: &OsStr) -> Option<OtherFile> {
+fn open(catalog: &Catalog, name: String, own: &OsStr, kind: EntryKind) -> Option<OtherFile> {
     let is_weights = |own: &str| catalog.weight_files.iter().any(|w| w == own);
     if own.to_str().is_some_and(is_weights) {
         return None;
     }
-    let path = catalog.dir.join(own);
-    // Looked at first: to open a device may do something to it.
-    let meta = std::fs::metadata(&path).ok()?;
-    if !meta.is_file() {
+    // Only what is known to be a file is opened: to open a device may do something to it.
+    let EntryKind::File(listed) = kind else {
         return None;
-    }
-    let source = SourceFile::open(&path, &name).ok();
+    };
+    let source = catalog.store.open(own).ok();
     // What is opened is what is served, whatever has the name by then.
-    let stat = source.as_ref().map_or(Stat::of(&meta), |file| file.stat);
+    let stat = source.as_ref().map_or(listed, |file| *file.stat());
     Some(OtherFile { name, stat, source })
 }
 
@@ -85,7 +80,7 @@ impl Layout {
             }
             Node::Export(_) => catalog.files.iter().any(|f| f.changed()),
             Node::Other(i) => self.other_file(i).is_some_and(|f| f.changed()),
-            // Made of headers, which are in memory.
+            // Made from headers, which are in memory.
             _ => false,
         }
     }

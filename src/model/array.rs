@@ -129,7 +129,7 @@ impl Model {
 /// The elements as binary32; `None` if the dtype has no such values.
 fn widened(array: Array) -> Option<Array> {
     Some(Array {
-        bytes: Cast::view(array.bytes, array.dtype.known()?)?,
+        bytes: Cast::view(array.bytes, array.dtype)?,
         dtype: Dtype::F32.into(),
         shape: array.shape,
     })

@@ -154,8 +154,12 @@ impl Model {
     /// Owner, permissions and mtime of a tensor's files: its source's, or the strictest of several.
     pub fn stat(&self, id: TensorId) -> Stat {
         let files = self.source_files(id);
-        Stat::strictest(files.iter().map(|&f| self.catalog.files[f as usize].stat))
-            .unwrap_or_else(|| self.catalog.stat())
+        Stat::strictest(
+            files
+                .iter()
+                .map(|&f| *self.catalog.files[f as usize].stat()),
+        )
+        .unwrap_or_else(|| self.catalog.stat())
     }
 
     /// What a tensor whose `raw` is `expr` is called in JSON and extended attributes.

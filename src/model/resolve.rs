@@ -160,12 +160,11 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::model::ModelOptions;
     use crate::model::candidates::Candidates;
     use crate::quant::testing::{TestModel, stored};
 
     fn model(definitions: &[(&str, &[&str])]) -> Model {
-        let stored = [stored("a", crate::dtype::Dtype::F32, &[1], &[0; 4])];
+        let stored = [stored("a", crate::dtype::Dtype::F32, &[1], [0; 4])];
         let model = TestModel::safetensors(&stored, serde_json::Value::Null);
         let catalog = model.catalog;
         let candidates = definitions.iter().flat_map(|(name, of)| {
@@ -215,7 +214,6 @@ mod tests {
             there(&[("x", &["y"]), ("y", &["v", "x"]), ("v", &["x", "a"])]),
             [false, false, false]
         );
-        assert_eq!(ModelOptions::default().synthetic, true);
     }
 
     #[test]

@@ -9,6 +9,10 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::time::Instant;
 
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::io::Errno;
+use rustix::process::{Pid, WaitOptions};
+
 use super::Daemon;
 
 /// The longest status that is read, in bytes.
@@ -18,7 +22,7 @@ const LONGEST: usize = 64 << 10;
 pub(super) struct StatusProbe(Option<Asked>);
 
 struct Asked {
-    child: libc::pid_t,
+    child: Pid,
     /// An errno (0: there is an answer), then the answer.
     reply: File,
 }
@@ -39,8 +43,7 @@ impl StatusProbe {
         if !readable(&reply, deadline) || reply.read_to_end(&mut bytes).is_err() {
             return Daemon::Silent;
         }
-        // SAFETY: no memory is involved; the child has written its last and is at its end.
-        unsafe { libc::waitpid(child, std::ptr::null_mut(), 0) };
+        let _ = rustix::process::waitpid(Some(child), WaitOptions::empty());
         let Some((errno, status)) = bytes.split_first_chunk() else {
             return Daemon::Silent;
         };
@@ -58,15 +61,18 @@ fn ask(mountpoint: &Path) -> io::Result<Asked> {
     let (reader, writer) = io::pipe()?;
     // Made before the fork: after it, memory may not be asked for.
     let mut message = vec![0u8; size_of::<i32>() + LONGEST];
-    // SAFETY: the child calls only what is async-signal-safe, and ends without returning.
-    match unsafe { libc::fork() } {
-        -1 => Err(io::Error::last_os_error()),
+    // SAFETY: other threads may hold any lock, the allocator's included, at the moment of the fork; so
+    // the child calls only what is async-signal-safe (system calls on memory that exists already), and
+    // ends with `_exit`, without returning into frames or running destructors that it shares.
+    let child = match unsafe { libc::fork() } {
+        -1 => return Err(io::Error::last_os_error()),
         0 => answer_for(&path, writer.as_raw_fd(), &mut message),
-        child => Ok(Asked {
-            child,
-            reply: File::from(OwnedFd::from(reader)),
-        }),
-    }
+        child => child,
+    };
+    Ok(Asked {
+        child: Pid::from_raw(child).ok_or(Errno::CHILD)?,
+        reply: File::from(OwnedFd::from(reader)),
+    })
 }
 
 /// The child: closes all that is its parent's but the pipe, asks, passes the answer on, and ends.
@@ -90,18 +96,12 @@ fn answer_for(path: &CString, pipe: libc::c_int, message: &mut [u8]) -> ! {
 /// Waits until there is something to read, or the writer has closed its end; `false`: neither happened
 /// before `deadline`.
 fn readable(file: &File, deadline: Instant) -> bool {
-    let mut poll = libc::pollfd {
-        fd: file.as_raw_fd(),
-        events: libc::POLLIN,
-        revents: 0,
-    };
+    let mut polled = [PollFd::new(file, PollFlags::IN)];
     loop {
         let left = deadline.saturating_duration_since(Instant::now());
-        let left = i32::try_from(left.as_millis()).unwrap_or(i32::MAX);
-        // SAFETY: `poll` is one struct, as is said.
-        match unsafe { libc::poll(&mut poll, 1, left) } {
-            -1 if io::Error::last_os_error().kind() == io::ErrorKind::Interrupted => {}
-            n => return n > 0,
+        match rustix::event::poll(&mut polled, Timespec::try_from(left).ok().as_ref()) {
+            Err(Errno::INTR) => {}
+            answer => return answer.is_ok_and(|n| n > 0),
         }
     }
 }

@@ -43,7 +43,7 @@ const ABSMAX: &str = "absmax";
 /// The statistics beneath the weight's name, in the order in which the kernel gets them.
 const STATISTICS: [&str; 4] = [ABSMAX, "quant_map", "nested_absmax", "nested_quant_map"];
 
-/// A state is some 200 bytes of JSON; what is larger than this is none.
+/// A state is some 200 bytes of JSON; anything larger than this is not one.
 const MAX_STATE: u64 = 64 * 1024;
 
 /// binary32's 1/127.
@@ -98,7 +98,7 @@ impl Recognizer for FourBitRecognizer<'_> {
 }
 
 impl FourBitRecognizer<'_> {
-    /// What can be told before the state is read.
+    /// What is known before the state is read.
     fn outcome(
         &self,
         index: u32,
@@ -242,7 +242,7 @@ fn eight_bit_layer(
     })
 }
 
-/// Whether the one byte of `weight_format` says so. The others are tilings for old GPUs.
+/// Whether `weight_format` means row-major order. The other values are tilings for old GPUs.
 fn row_major(bytes: &[Vec<u8>]) -> Result<(), Reason> {
     match bytes.first().and_then(|b| b.first()) {
         Some(0) => Ok(()),

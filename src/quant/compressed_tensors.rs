@@ -3,12 +3,12 @@
 //!
 //! | words | scales | format | file |
 //! |---|---|---|---|
-//! | I32 | F16, BF16, F32; `weight_shape` | pack-quantized | [`pack`] |
-//! | U8 | F8_E4M3, `weight_global_scale` | nvfp4-pack-quantized | [`small_floats`] |
-//! | U8 | U8 or F8_E8M0 | mxfp4-pack-quantized, mxfp6-pack-quantized | [`small_floats`] |
+//! | I32 | F16, BF16, F32; `weight_shape` | pack-quantized | `pack` |
+//! | U8 | F8_E4M3, `weight_global_scale` | nvfp4-pack-quantized | `small_floats` |
+//! | U8 | U8 or F8_E8M0 | mxfp4-pack-quantized, mxfp6-pack-quantized | `small_floats` |
 //!
-//! Formats of the library that keep the name `X.weight` (FP8, int8) are the business of others, who
-//! ask [`config`] what the config says. Layouts: `compressed_tensors/compressors/*` of
+//! Formats of the library that keep the name `X.weight` (FP8, int8) belong to other
+//! files here, which ask [`config`]. Layouts: `compressed_tensors/compressors/*` of
 //! `vllm-project/compressed-tensors`.
 
 use self::config::Scheme;
@@ -49,7 +49,7 @@ const KNOWN: &[&str] = &[
     "fakequant",
 ];
 
-/// Siblings that tell `X.weight_packed` from a tensor that merely has that name.
+/// Siblings that distinguish `X.weight_packed` from a tensor that merely has that name.
 const SIBLINGS: &[&str] = &[
     "weight_scale",
     "weight_shape",

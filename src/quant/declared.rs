@@ -2,7 +2,7 @@
 //!
 //! The tensors decide what a layer is. A config is asked for two things only: the block of a scale
 //! grid, and whether a weight that lacks its scales should have them (a torn checkpoint, whose codes
-//! are no numbers) or was left alone (then it is plain).
+//! mean nothing) or was left alone (then it is plain).
 //!
 //! Sources: huggingface/transformers `quantizers/quantizers_utils.py` (`should_convert_module`) and
 //! `utils/quantization_config.py`; NVIDIA/TensorRT-Model-Optimizer
@@ -14,7 +14,7 @@ use globset::{Glob, GlobSet, GlobSetBuilder};
 use serde_json::Value;
 
 use super::compressed_tensors::config;
-use crate::catalog::Configs;
+use crate::catalog::Configuration;
 
 /// What a weight under its own name can be declared as.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -67,7 +67,7 @@ pub struct ModelOpt {
 
 impl Declared {
     /// Reads a model's configs. config.json has precedence over hf_quant_config.json.
-    pub fn new(configs: &Configs) -> Declared {
+    pub fn new(configs: &Configuration) -> Declared {
         if configs.manifest.is_some() {
             return Declared::Nothing;
         }
@@ -150,7 +150,7 @@ impl Declared {
         }
     }
 
-    /// Who says so, for reasons: `config.json (quant_method fp8)`.
+    /// Which file declares it, for reasons: `config.json (quant_method fp8)`.
     pub fn source(&self) -> String {
         match self {
             Declared::Nothing => "no config".into(),
@@ -178,7 +178,7 @@ fn kind_in_groups(config: &config::Config, path: &str, matrix: bool) -> Option<K
 }
 
 impl Fp8 {
-    fn new(configs: &Configs, object: &Value, method: &str) -> Fp8 {
+    fn new(configs: &Configuration, object: &Value, method: &str) -> Fp8 {
         let lists = ["modules_to_not_convert", "ignored_layers", "ignore"];
         let entries = lists.iter().flat_map(|key| strings(object, key));
         // A star at either end says no more than that: all beneath a module is meant anyway.
@@ -237,7 +237,7 @@ impl ModelOpt {
         let mut excluded = GlobSetBuilder::new();
         for key in ["exclude_modules", "ignore"] {
             for pattern in strings(object, key) {
-                // One that is no glob counts as a plain name.
+                // One that is not a valid glob counts as a plain name.
                 if let Ok(glob) =
                     Glob::new(pattern).or_else(|_| Glob::new(&globset::escape(pattern)))
                 {

@@ -120,7 +120,7 @@ impl Int8Recognizer<'_> {
     }
 }
 
-/// Unlike beside FP8, U8 is no E8M0 here.
+/// Unlike for FP8, U8 does not mean E8M0 here.
 fn float_dtype(scales: TensorRef<'_>) -> Result<Dtype, Reason> {
     match scales.dtype.known() {
         Some(d) if d.is_plain_float() => Ok(d),

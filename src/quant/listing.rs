@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 
-use crate::catalog::{Catalog, Configs, Format, TensorRef};
+use crate::catalog::{Catalog, Configuration, TensorRef};
 
 /// A view of a catalog in which some tensors are described otherwise.
 pub struct Listing<'a> {
@@ -74,13 +74,13 @@ impl<'a> Listing<'a> {
     }
 
     /// The config files beside the weights.
-    pub fn configs(&self) -> &'a Configs {
+    pub fn configs(&self) -> &'a Configuration {
         &self.catalog.configs
     }
 
     /// Whether a manifest describes the tensors.
     pub fn is_manifest(&self) -> bool {
-        self.catalog.format == Format::Manifest
+        self.catalog.configs.manifest.is_some()
     }
 
     /// Whether one shard was opened alone, so that others may hold what is missing.

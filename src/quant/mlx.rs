@@ -166,7 +166,7 @@ impl MlxRecognizer<'_> {
             // The extractor drops group sizes that differ from layer to layer; the shapes keep them.
             if bits == 0 || !shapes.group_bits.is_multiple_of(u64::from(bits)) {
                 return Err(reason!(
-                    "{} bits in a group are no whole number of {bits}-bit values",
+                    "{} bits in a group are not a whole number of {bits}-bit values",
                     shapes.group_bits
                 ));
             }
@@ -187,7 +187,7 @@ impl MlxRecognizer<'_> {
         })
     }
 
-    /// The mode of a layer without biases: the shapes tell, and what is declared must agree.
+    /// The mode of a layer without biases: it follows from the shapes, and what is declared must agree.
     fn without_biases(&self, triple: &Triple, shapes: &Shapes) -> Result<Settings, Reason> {
         let declaration = match &self.says {
             Says::Config(declaration) => declaration,

@@ -87,7 +87,7 @@ impl Recognizer for ModelOptRecognizer<'_> {
 }
 
 impl ModelOptRecognizer<'_> {
-    /// What a U8 weight is: the dtype of its scale tells, and where there is none the config.
+    /// What a U8 weight is: decided by the dtype of its scale, or by the config if there is none.
     fn kind(&self, found: &Weight<'_>) -> Option<Kind> {
         if found.second.is_some() {
             return Some(Kind::Nvfp4);

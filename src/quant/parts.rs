@@ -9,7 +9,7 @@ use crate::reason::{Reason, reason};
 /// What the elements of a tensor of float scales are: U8 stands for E8M0 exponents.
 ///
 /// # Errors
-/// The reason, if they are no floats.
+/// The reason, if they are not floats.
 pub fn scale_dtype(scales: TensorRef<'_>) -> Result<Dtype, Reason> {
     match scales.dtype.known() {
         Some(Dtype::U8) => Ok(Dtype::F8_E8M0),
@@ -47,7 +47,7 @@ pub fn scale_component(suffix: &'static str, tensor: u32, grid: &ScaleGrid) -> C
 }
 
 /// Inputs of a layer whose order is read whole, at most: what the indices take is then 512 MiB at
-/// worst. A file may be sparse, so that any number costs who wrote it nothing; and the kernel
+/// worst. A sparse file can claim any number at no cost; and the kernel
 /// promises more memory than there is, so that asking for it would not fail.
 pub const MOST_INPUTS: u64 = 1 << 26;
 
@@ -67,7 +67,7 @@ pub fn check_inputs(name: &str, inputs: u64) -> Result<(), Reason> {
 /// The shape and number of the values that bytes of that shape hold, two each.
 ///
 /// # Errors
-/// There is no last dimension to double, or it overflows.
+/// The shape has no last dimension to double, or it overflows.
 pub fn unpacked_pairs(bytes: &[u64]) -> Result<(Vec<u64>, u64), Reason> {
     let mut shape = bytes.to_vec();
     let doubled = shape.last().and_then(|cols| cols.checked_mul(2));

@@ -17,7 +17,7 @@ use std::sync::Arc;
 use super::listing::{Listing, Overlay};
 use super::parts::MOST_INPUTS;
 use super::{DeferredShape, Kernel, Layer, Outcome, Recognized, Target};
-use crate::catalog::{Catalog, Format, TensorRef};
+use crate::catalog::{Catalog, TensorRef};
 use crate::dtype::{Dtype, numel};
 use crate::error::Result;
 use crate::reason::{Reason, reason};
@@ -59,7 +59,7 @@ enum Cut {
     Slice,
     /// All: one number that holds for every expert.
     Whole,
-    /// None can be told: there is no axis of E in front.
+    /// Unknown: there is no axis of E in front.
     Misfit,
 }
 
@@ -105,7 +105,7 @@ impl Stacks {
             };
             let experts = catalog.tensors.get(words).shape[0];
             for (index, last) in members {
-                // Stored values of that name are nobody's words.
+                // Stored values of that name belong to no stack.
                 if last == WEIGHT && index != words {
                     continue;
                 }
@@ -289,7 +289,7 @@ fn words(catalog: &Catalog, name: &str, members: &[Member<'_>]) -> Option<u32> {
     let bare = weights.map(|m| m.0).filter(|&i| {
         let dtype = tensor(i).dtype.known();
         // In a manifest words are called `weight`, and others of U32 are integers.
-        let integers = catalog.format == Format::Manifest && dtype == Some(Dtype::U32);
+        let integers = catalog.configs.manifest.is_some() && dtype == Some(Dtype::U32);
         dtype.is_some_and(|d| !d.is_plain_float()) && !integers
     });
     let mut words = bare.chain(WORDS.into_iter().filter_map(stored));

@@ -1,9 +1,10 @@
 //! The leaves: bytes of a shard, bytes in memory, and bytes that are made when they are first read.
 
+use std::ops::Range;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use super::View;
-use crate::catalog::{Extent, MappedSlice};
+use crate::catalog::{Extent, Piece};
 use crate::error::{Error, Result};
 use crate::patience;
 
@@ -20,9 +21,16 @@ impl View for StoredBytes {
         self.0.file.read_at(self.0.offset + offset, buf)
     }
 
-    fn mapped(&self, offset: u64, len: usize) -> Option<MappedSlice<'_>> {
+    fn piece(&self, offset: u64, len: usize) -> Option<Piece<'_>> {
         debug_assert!(offset + len as u64 <= self.0.len);
-        self.0.file.slice(self.0.offset + offset, len)
+        self.0.file.piece(self.0.offset + offset, len)
+    }
+
+    fn will_need(&self, ranges: &[Range<u64>]) {
+        debug_assert!(ranges.iter().all(|r| r.end <= self.0.len));
+        self.0
+            .file
+            .will_need(&super::shifted(ranges, self.0.offset));
     }
 }
 
@@ -39,6 +47,11 @@ impl View for Bytes {
         let start = offset as usize;
         buf.copy_from_slice(&self.0[start..start + buf.len()]);
         Ok(())
+    }
+
+    fn piece(&self, offset: u64, len: usize) -> Option<Piece<'_>> {
+        let start = offset as usize;
+        Piece::shared(self.0.clone(), start..start + len)
     }
 }
 

@@ -1,7 +1,9 @@
 //! Joins along any axis, as one view: rows of the parts, side by side.
 
+use std::ops::Range;
+
 use super::{SharedView, View};
-use crate::catalog::MappedSlice;
+use crate::catalog::Piece;
 use crate::error::Result;
 
 /// Parts joined along an axis. In C order a join along axis `a` of parts `[d0 … da …]` is, for each
@@ -71,12 +73,33 @@ impl View for Concat {
         Ok(())
     }
 
-    fn mapped(&self, offset: u64, len: usize) -> Option<MappedSlice<'_>> {
+    fn piece(&self, offset: u64, len: usize) -> Option<Piece<'_>> {
         if len == 0 {
             return None;
         }
         let (part, at, run) = self.locate(offset);
-        (run >= len as u64).then(|| part.mapped(at, len)).flatten()
+        (run >= len as u64).then(|| part.piece(at, len)).flatten()
+    }
+
+    fn will_need(&self, ranges: &[Range<u64>]) {
+        let row = self.row();
+        if row == 0 {
+            return;
+        }
+        for (i, part) in self.parts.iter().enumerate() {
+            let (start, end) = (self.starts[i], self.starts[i + 1]);
+            // How many of the part's bytes stand before that byte of the whole: outer rows follow on
+            // in the part, so that a range of the whole is one range of it.
+            let before = |at: u64| {
+                let inner = (at % row).clamp(start, end) - start;
+                at / row * (end - start) + inner
+            };
+            let of_part = ranges.iter().map(|r| before(r.start)..before(r.end));
+            let of_part: Vec<_> = of_part.filter(|r| !r.is_empty()).collect();
+            if !of_part.is_empty() {
+                part.will_need(&of_part);
+            }
+        }
     }
 
     fn grain(&self) -> u64 {

@@ -14,7 +14,7 @@ pub trait FloatSource: Send + Sync {
     /// The source cannot be read, or its contents make values impossible.
     fn fill(&self, first: u64, out: &mut [f32]) -> Result<()>;
 
-    /// How many elements are cheapest to ask for at a time (a row, a tile); 1 if it is no matter.
+    /// How many elements are cheapest to ask for at a time (a row, a tile); 1 if it does not matter.
     fn grain(&self) -> u64 {
         1
     }

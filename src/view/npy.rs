@@ -2,14 +2,17 @@
 //!
 //! Format: NEP 1 and `numpy/lib/_format_impl.py`; the header is byte for byte what `np.save` writes.
 
+use std::ops::Range;
+
 use super::{SharedView, View};
+use crate::catalog::Piece;
 use crate::error::Result;
 
 /// Digits that NumPy leaves room for, so that an array can grow along its first axis in place.
 const GROWTH_AXIS_MAX_DIGITS: usize = 21;
 
 /// The header of a C-order array: magic, version 1.0, length, the dictionary, spaces and a newline
-/// up to a multiple of 64 bytes. (Version 2.0 where the dictionary is over 65,535 bytes long.)
+/// up to a multiple of 64 bytes. (Version 2.0 if the dictionary is over 65,535 bytes long.)
 pub fn npy_header(descr: &str, shape: &[u64]) -> Vec<u8> {
     let dims: Vec<String> = shape.iter().map(u64::to_string).collect();
     let tuple = match dims.len() {
@@ -74,9 +77,19 @@ impl View for Npy {
         Ok(())
     }
 
-    fn mapped(&self, offset: u64, len: usize) -> Option<crate::catalog::MappedSlice<'_>> {
+    fn piece(&self, offset: u64, len: usize) -> Option<Piece<'_>> {
         let at = offset.checked_sub(self.header.len() as u64)?;
-        self.body.mapped(at, len)
+        self.body.piece(at, len)
+    }
+
+    fn will_need(&self, ranges: &[Range<u64>]) {
+        let header_len = self.header.len() as u64;
+        let in_body = |at: u64| at.saturating_sub(header_len);
+        let body = ranges.iter().map(|r| in_body(r.start)..in_body(r.end));
+        let body: Vec<_> = body.filter(|r| !r.is_empty()).collect();
+        if !body.is_empty() {
+            self.body.will_need(&body);
+        }
     }
 
     fn grain(&self) -> u64 {

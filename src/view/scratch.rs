@@ -122,7 +122,7 @@ mod tests {
         let at = first.as_ptr().addr();
         drop((first, second));
         assert_eq!(kept(), (2, 4000 + 8));
-        // The smallest that is large enough, so that the large one is there for who needs it.
+        // The smallest that is large enough, so that the large one is left for a larger request.
         let small = Scratch::<u8>::take(5);
         assert_eq!(kept(), (1, 4000));
         let large = Scratch::<u16>::take(2000);

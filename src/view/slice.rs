@@ -1,7 +1,9 @@
 //! A run of another view's bytes.
 
-use super::{SharedView, View};
-use crate::catalog::MappedSlice;
+use std::ops::Range;
+
+use super::{SharedView, View, shifted};
+use crate::catalog::Piece;
 use crate::error::Result;
 
 /// `len` bytes of a view from `start` on, which must lie within it.
@@ -29,8 +31,13 @@ impl View for Slice {
         self.of.read_at(self.start + offset, buf)
     }
 
-    fn mapped(&self, offset: u64, len: usize) -> Option<MappedSlice<'_>> {
+    fn piece(&self, offset: u64, len: usize) -> Option<Piece<'_>> {
         debug_assert!(offset + len as u64 <= self.len);
-        self.of.mapped(self.start + offset, len)
+        self.of.piece(self.start + offset, len)
+    }
+
+    fn will_need(&self, ranges: &[Range<u64>]) {
+        debug_assert!(ranges.iter().all(|r| r.end <= self.len));
+        self.of.will_need(&shifted(ranges, self.start));
     }
 }

@@ -26,7 +26,10 @@ fn spans_and_sizes_that_lie() {
         of(0, 16, json!([5]), "F32"),
         &["F32 [5] needs 20 bytes, size is 16"],
     );
-    tensor(of(0, 16, json!([3]), "F4"), &["no whole number of bytes"]);
+    tensor(
+        of(0, 16, json!([3]), "F4"),
+        &["not a whole number of bytes"],
+    );
     tensor(
         of(0, 16, json!([u64::MAX, 2]), "U8"),
         &["overflows 64 bits"],

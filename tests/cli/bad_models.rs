@@ -1,4 +1,4 @@
-//! Directories and files that are no model, or not all of one.
+//! Directories and files that are not a model, or not a whole one.
 
 use std::os::unix::fs::symlink;
 use std::os::unix::process::CommandExt;
@@ -209,7 +209,7 @@ fn shard_names_that_lead_elsewhere() {
     refused(dir.path(), &[name, "JSON"]);
 }
 
-/// What would block whoever opens or reads it as if it were a file.
+/// Things that would block a program that opens or reads them like files.
 #[test]
 fn fifos_and_devices_do_not_hang() {
     let fifo = |dir: &ModelDir, name: &str| -> PathBuf {
@@ -242,7 +242,7 @@ fn fifos_and_devices_do_not_hang() {
         dir.json("w.json", &json!({"tensors": {}}));
         make(&dir, "w.bin");
         refused(dir.path(), &["w.bin", "regular file"]);
-        // A config that is none is passed over, and said.
+        // A config that is not a regular file is ignored, with a message.
         let dir = small_model();
         make(&dir, "config.json");
         let args = ["ls", "--why"].map(Path::new);

@@ -1,4 +1,4 @@
-//! The command line: what goes wrong and how it is said, who may mount, how a mount ends.
+//! The command line: errors and their messages, which users can mount, how a mount ends.
 
 #[path = "../common/mod.rs"]
 mod common;

@@ -1,4 +1,4 @@
-//! Users who are not root: they mount through fusermount3.
+//! Users that are not root: they mount through fusermount3.
 
 use crate::common::{ModelDir, Ran, T, tensor};
 use crate::{as_root, small_model};
@@ -49,7 +49,7 @@ END
         "#,
     );
     let source = format!("fuse.stfs {}", model.path().display());
-    let in_use = "is in use; 'fuser -vm MOUNTPOINT' shows by whom, 'stfs umount --lazy";
+    let in_use = "is in use; 'fuser -vm MOUNTPOINT' lists the processes, 'stfs umount --lazy";
     let want = [
         "stfs: 2 tensors, 35 ",
         "64",

@@ -336,7 +336,7 @@ fn wrong_usage_is_an_error_like_any_other() {
     assert!(ran.code == 2 && ran.err.contains("Usage: stfs"), "{ran:?}");
 }
 
-/// Runs the program with nobody to read what it prints.
+/// Runs the program with its output into a closed pipe.
 fn closed_pipe(args: &[&Path]) -> Ran {
     let mut child = command(args)
         .stdout(Stdio::piped())

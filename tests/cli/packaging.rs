@@ -6,7 +6,7 @@ use std::process::Command;
 use crate::common::Ran;
 use crate::common::mount::BIN;
 
-/// As root with sudo's path has it, where there is no cargo.
+/// The PATH that sudo gives root, in which there is no cargo.
 fn install(root: &Path, program: &str) -> Ran {
     let out = Command::new("make")
         .args(["-C", concat!(env!("CARGO_MANIFEST_DIR"), "/packaging")])
@@ -45,7 +45,7 @@ fn says_what_to_do_where_nothing_is_built() {
     let ran = install(root.path(), "/nonexistent/stfs");
     assert_ne!(ran.code, 0);
     assert!(
-        ran.err.contains("/nonexistent/stfs is not there"),
+        ran.err.contains("/nonexistent/stfs does not exist"),
         "{ran:?}"
     );
     assert!(ran.err.contains("cargo build --release"), "{ran:?}");

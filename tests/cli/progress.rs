@@ -54,7 +54,7 @@ fn terminal() -> (OwnedFd, File) {
         )
     };
     assert_eq!(made, 0, "openpty: {}", std::io::Error::last_os_error());
-    // SAFETY: they have just been opened, and nobody else closes them.
+    // SAFETY: they have just been opened, and nothing else closes them.
     unsafe { (OwnedFd::from_raw_fd(theirs), File::from_raw_fd(ours)) }
 }
 

@@ -130,7 +130,7 @@ fn who_does_not_want_to_wait_does_not_wait_for_the_driver_either() {
         while fixture.query(&target, 1).1.state == ioctl::LOADING {
             std::thread::sleep(Duration::from_millis(10));
         }
-        // The failure is told to the same open file: QUERY shows it, UPLOAD has the errno.
+        // The same open file gets the failure: QUERY shows it, UPLOAD returns the errno.
         let (errno, io) = fixture.query(&target, 1);
         assert_eq!((errno, io.state, io.cu_error), (0, ioctl::FAILED, 100));
         let (errno, io) = fixture.call(ioctl::UPLOAD, at_once, &target, file(1));

@@ -86,7 +86,7 @@ fn after_a_file_changed_its_tensors_are_no_longer_found_in_the_arena() {
         let fixture = Fixture::small();
         let (tensors, whole) = model(&fixture);
         fixture.call(ioctl::UPLOAD, request(), &whole, directory());
-        let path = &tensors[1].sources.files()[0].path;
+        let path = tensors[1].sources.files()[0].location().path().unwrap();
         std::fs::write(path, noise(70_000, 99)).unwrap();
         assert_eq!(fixture.query(&tensors[1], 5).1.state, ioctl::ABSENT);
         assert_eq!(fixture.query(&tensors[3], 5).1.state, ioctl::RESIDENT);
@@ -94,7 +94,7 @@ fn after_a_file_changed_its_tensors_are_no_longer_found_in_the_arena() {
         let (errno, io) = fixture.upload(&tensors[1], 5);
         assert_eq!((errno, io.base_offset), (0, 0));
         assert!(seen_by_another_process(&io) == noise(70_000, 99));
-        // The model anew: the old arena, which nobody holds, goes.
+        // The model again: the old arena, which has no lease, is evicted.
         let (errno, io) = fixture.call(ioctl::UPLOAD, request(), &whole, directory());
         assert_eq!((errno, io.state), (0, ioctl::RESIDENT));
         assert_eq!(fixture.query(&tensors[1], 6).1.alloc_id, io.alloc_id);
@@ -112,7 +112,7 @@ fn of_two_arenas_the_newer_is_found() {
             .1;
         // A holder keeps the old arena while another tensor's file changes.
         assert_eq!(fixture.upload(&tensors[3], 7).1.alloc_id, old.alloc_id);
-        let path = &tensors[1].sources.files()[0].path;
+        let path = tensors[1].sources.files()[0].location().path().unwrap();
         std::fs::write(path, noise(70_000, 99)).unwrap();
         let new = fixture
             .call(ioctl::UPLOAD, request(), &whole, directory())

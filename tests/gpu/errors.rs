@@ -3,123 +3,20 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use stfs::gpu::{Access, Caller, Config, GRANULE, Target};
+use stfs::gpu::{Access, Caller, Config, Target};
 use stfs::ioctl::{self, GpuDevice, GpuEntry, GpuIo, Header};
 use stfs::view::View;
 
 use crate::support::*;
 
-fn devices(fixture: &Fixture, index: u32) -> (i32, GpuDevice) {
+/// DEVICES number `index`: errno and answer.
+pub fn devices(fixture: &Fixture, index: u32) -> (i32, GpuDevice) {
     let request = GpuDevice {
         index,
         ..GpuDevice::request()
     };
     let (errno, bytes) = fixture.raw(ioctl::DEVICES, bytemuck::bytes_of(&request), file(1));
     (errno, GpuDevice::decode(&bytes).unwrap())
-}
-
-/// Runs a test with a directory that holds no driver, or one of somebody else's making.
-fn without_driver(name: &str, driver: Option<&std::path::Path>, body: impl FnOnce()) {
-    match is_child_for(name) {
-        true => body(),
-        false => run_child(name, &[], driver),
-    }
-}
-
-fn nothing_works_and_nothing_breaks() {
-    let fixture = Fixture::small();
-    let target = fixture.target(1, 1000);
-    assert_eq!(devices(&fixture, 0).0, libc::ENODEV);
-    for timeout_ms in [0, 1000] {
-        let io = GpuIo {
-            timeout_ms,
-            ..request()
-        };
-        // Who does not wait may be told by the second call.
-        let (errno, io) = fixture.upload_with(io, &target, 1);
-        assert_eq!(
-            (errno, io.state, io.nbytes),
-            (libc::ENODEV, ioctl::FAILED, 1000)
-        );
-        let (errno, io) = fixture.query(&target, 1);
-        assert_eq!((errno, io.state, io.nbytes), (0, ioctl::ABSENT, 1000));
-        assert_eq!(fixture.release(&target, 1, 0).0, libc::ENOENT);
-    }
-    assert_eq!(fixture.listed(), Vec::<String>::new());
-}
-
-#[test]
-fn without_a_driver() {
-    without_driver("errors::without_a_driver", None, || {
-        nothing_works_and_nothing_breaks();
-    });
-}
-
-#[test]
-fn with_a_driver_that_lacks_everything() {
-    let dir = tempfile::tempdir().unwrap();
-    let name = "errors::with_a_driver_that_lacks_everything";
-    if !is_child_for(name) {
-        let source = dir.path().join("empty.c");
-        std::fs::write(&source, "int stfs_empty_driver;\n").unwrap();
-        let built = std::process::Command::new("cc")
-            .args(["-shared", "-fPIC", "-o"])
-            .arg(dir.path().join("libcuda.so"))
-            .arg(&source)
-            .status()
-            .expect("NO C COMPILER: this test needs 'cc' (apt install gcc)");
-        assert!(built.success());
-    }
-    without_driver(name, Some(dir.path()), nothing_works_and_nothing_breaks);
-}
-
-#[test]
-fn with_a_driver_without_devices() {
-    with_double!(["STFS_CUDA_DOUBLE_DEVICES" => 0], {
-        let fixture = Fixture::small();
-        let (errno, io) = fixture.upload(&fixture.target(1, 1000), 1);
-        assert_eq!((errno, io.cu_error), (libc::ENODEV, 100));
-        assert_eq!(devices(&fixture, 0).0, libc::ENODEV);
-    });
-}
-
-#[test]
-fn query_release_and_list_never_start_cuda() {
-    with_double!(["STFS_CUDA_DOUBLE_FAIL" => "cuInit:0:999"], {
-        let fixture = Fixture::small();
-        let target = fixture.target(1, 1000);
-        assert_eq!(fixture.query(&target, 1).0, 0);
-        assert_eq!(fixture.release(&target, 1, 0).0, libc::ENOENT);
-        assert_eq!(fixture.listed(), Vec::<String>::new());
-        let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
-        assert!(!maps.contains("cuda"), "the driver was loaded");
-        assert_eq!(fixture.upload(&target, 1).0, libc::EREMOTEIO);
-        let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
-        assert!(maps.contains("cuda_double"));
-    });
-}
-
-#[test]
-fn the_devices() {
-    with_double!(["STFS_CUDA_DOUBLE_MEMORY" => 64 << 20], {
-        let fixture = Fixture::new(Config {
-            limit: Some(32 << 20),
-            staging: small_staging(),
-            ..Config::default()
-        });
-        let (errno, first) = devices(&fixture, 0);
-        assert_eq!((errno, first.count, first.ordinal), (0, 2, 0));
-        assert_eq!(first.name(), "stfs test double 0");
-        assert_eq!((first.total, first.cap), (64 << 20, 32 << 20));
-        assert_eq!(first.flags, ioctl::DEVICE_CAN_EXPORT);
-        assert_eq!(first.free, 0, "no context, so nobody can say");
-        assert_eq!(handed_out("context"), 0);
-        assert_eq!(devices(&fixture, 1).1.ordinal, 1);
-        let (errno, past) = devices(&fixture, 2);
-        assert_eq!((errno, past.count), (libc::ENXIO, 2));
-        fixture.upload(&fixture.target(1, 1000), 1);
-        assert_eq!(devices(&fixture, 0).1.free, (64 << 20) - GRANULE);
-    });
 }
 
 #[test]
@@ -204,7 +101,7 @@ fn switched_off_not_allowed_and_unknown() {
     assert_eq!(all.call(ioctl::QUERY, request(), &target, uid(1001)).0, 0);
 
     assert_eq!(all.raw(0xC1A0_F545, &[0; 416], uid(0)).0, libc::ENOTTY);
-    // A file that is no tensor.
+    // A file that is not a tensor.
     let query = request();
     assert_eq!(
         all.raw(ioctl::QUERY, bytemuck::bytes_of(&query), uid(0)).0,
@@ -301,7 +198,7 @@ fn a_truncated_source_is_eio_and_leaves_nothing() {
     with_double!(["STFS_CUDA_DOUBLE_BANDWIDTH" => 4_000_000], {
         let fixture = Fixture::small();
         let target = fixture.target(1, 3_000_000);
-        let source = target.sources.files()[0].path.clone();
+        let source = target.sources.files()[0].location().path().unwrap().to_path_buf();
         let shorter = |len| {
             let file = std::fs::File::options().write(true).open(&source).unwrap();
             file.set_len(len).unwrap();
@@ -331,7 +228,7 @@ fn a_source_that_changed_is_estale() {
     with_double!(["STFS_CUDA_DOUBLE_BANDWIDTH" => 8_000_000], {
         let fixture = Fixture::small();
         let target = fixture.target(1, 3_000_000);
-        let source = target.sources.files()[0].path.clone();
+        let source = target.sources.files()[0].location().path().unwrap().to_path_buf();
         // While it is being uploaded.
         let upload = fixture.ask(ioctl::UPLOAD, request(), &target, file(1));
         while fixture.query(&target, 2).1.done_bytes == 0 {
@@ -341,7 +238,7 @@ fn a_source_that_changed_is_estale() {
         let (errno, io) = upload.recv_timeout(Duration::from_secs(5)).unwrap();
         assert_eq!((errno, io.state), (libc::ESTALE, ioctl::FAILED));
 
-        // Afterwards: whoever insists on the old state is told, whoever does not gets the new one.
+        // Afterwards: a caller that requires the old state gets ESTALE, any other the new state.
         let (errno, old) = fixture.upload(&target, 1);
         assert_eq!(errno, 0);
         std::fs::write(&source, noise(3_000_000, 7)).unwrap();
@@ -406,7 +303,7 @@ fn a_failure_is_told_once_to_those_who_did_not_wait_for_it() {
             timeout_ms: 0,
             ..request()
         };
-        // Starts the driver, so that nobody has to wait for that.
+        // Starts the driver, so that the upload does not wait for that.
         assert_eq!(devices(&fixture, 0).0, 0);
         let (errno, io) = fixture.call(ioctl::UPLOAD, at_once, &target, file(1));
         assert_eq!((errno, io.state), (0, ioctl::LOADING));

@@ -216,7 +216,7 @@ fn a_ruined_context_is_replaced_once_nothing_in_it_is_leased() {
         fixture.gpu.released(1);
         let (errno, io) = fixture.upload(&all[3], 4);
         assert_eq!((errno, io.cu_error), (libc::EREMOTEIO, 700));
-        // What nobody uses has gone; what somebody uses must not.
+        // Unused memory is gone; memory in use must not be.
         assert_eq!(fixture.listed(), ["tensors/t2/raw", "tensors/t3/raw"]);
         fixture.gpu.released(2);
         assert_eq!(fixture.upload(&all[3], 4).0, libc::EREMOTEIO);

@@ -36,7 +36,7 @@ fn a_lease_belongs_to_the_open_file_and_goes_once() {
             libc::ENOENT,
             "closed, then released"
         );
-        // Memory stays for whoever comes next.
+        // The memory stays for the next process.
         let (errno, io) = fixture.upload(&target, 3);
         assert_eq!((errno, io.leases), (0, 1));
         assert_eq!(handed_out("device"), 1);
@@ -108,7 +108,7 @@ fn auto_free_memory_goes_two_seconds_after_the_last_lease() {
             .upload_with(with_flags(ioctl::AUTO_FREE), &auto, 1)
             .1;
         assert_eq!(io.flags, ioctl::AUTO_FREE);
-        // Who joins without the flag expects it to stay.
+        // A caller that joins without the flag expects the memory to stay.
         fixture.upload_with(with_flags(ioctl::AUTO_FREE), &stays, 2);
         assert_eq!(fixture.upload(&stays, 3).1.flags, 0);
         fixture.gpu.released(1);
@@ -211,7 +211,7 @@ fn pinned_memory_outlives_its_leases_whatever_else_was_asked_for() {
 
 #[test]
 fn an_upload_that_is_called_off_counts_until_its_memory_is_free() {
-    // What is in flight when the upload is called off takes three seconds.
+    // Copies in flight when the upload is canceled take three seconds.
     with_double!(["STFS_CUDA_DOUBLE_BANDWIDTH" => 200_000], {
         let fixture = Fixture::new(Config {
             limit: Some(GRANULE),

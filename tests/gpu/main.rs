@@ -6,6 +6,9 @@
 mod abi;
 mod answers;
 mod arena;
+mod commands;
+mod consumer;
+mod drivers;
 mod engine;
 mod errors;
 mod faults;

@@ -124,7 +124,7 @@ fn a_lease_lasts_as_long_as_the_open_file_does() {
     }
     // For lsattr's ioctl the kernel opens and releases on its own.
     let mut flags = 0i32;
-    // SAFETY: FS_IOC_GETFLAGS writes one int to where it is told.
+    // SAFETY: FS_IOC_GETFLAGS writes one int to the address that it is given.
     let rc = unsafe { libc::ioctl(other.as_raw_fd(), libc::FS_IOC_GETFLAGS as _, &mut flags) };
     assert_eq!(rc, -1);
     assert_eq!(
@@ -292,7 +292,7 @@ fn switched_off_and_limited_at_mount() {
     assert_eq!(devices[0].cap, 4 << 20);
 }
 
-/// What another user is told. Needs root, to become one; `errors` has the same without a kernel.
+/// The errors that another user gets. Needs root, to become one; `errors` has the same without a kernel.
 #[test]
 fn other_users_are_refused_unless_all_may() {
     // SAFETY: geteuid has no preconditions.
@@ -338,98 +338,6 @@ fn without_a_driver_a_mount_is_as_good_as_ever() {
     );
     assert_eq!(query(&file).state, ioctl::ABSENT);
     assert_eq!(std::fs::read(mount.path(BIG)).unwrap().len(), 8_000_000);
-}
-
-fn stfs(arguments: &[&str]) -> (Option<i32>, String, String) {
-    let out = Command::new(env!("CARGO_BIN_EXE_stfs"))
-        .args(arguments)
-        .output()
-        .unwrap();
-    let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
-    (out.status.code(), text(out.stdout), text(out.stderr))
-}
-
-#[test]
-fn the_commands() {
-    let mount = Mounted::new(&[], &[]);
-    let path = |below: &str| mount.path(below).to_str().unwrap().to_string();
-    let root = path("");
-    let (code, out, _) = stfs(&["gpu", "status", &root]);
-    assert_eq!(
-        (code, out.as_str()),
-        (Some(0), "nothing is in GPU memory\n")
-    );
-    let (raw, f32) = (path(&format!("{Q}/raw")), path(&format!("{Q}/f32")));
-    let (code, out, err) = stfs(&["gpu", "upload", "--device", "1", &raw, &f32]);
-    assert_eq!((code, err.as_str()), (Some(0), ""));
-    assert_eq!(
-        out,
-        format!("{raw}: 8.19 kB on GPU 1\n{f32}: 16.4 kB on GPU 1\n")
-    );
-    // Resident without a lease.
-    let (code, out, _) = stfs(&["gpu", "status", "--json", &root]);
-    let listed: serde_json::Value = serde_json::from_str(&out).unwrap();
-    assert_eq!((code, listed.as_array().unwrap().len()), (Some(0), 2));
-    assert_eq!(listed[0]["path"], format!("{Q}/raw"));
-    assert_eq!(
-        (&listed[0]["device"], &listed[0]["leases"]),
-        (&1.into(), &0.into())
-    );
-    assert_eq!(listed[0]["state"], "resident");
-    let (_, out, _) = stfs(&["gpu", "status", &root]);
-    assert!(out.starts_with("GPU  STATE     BYTES"), "{out}");
-    let (code, out, _) = stfs(&["gpu", "status", "--devices", &root]);
-    assert_eq!(code, Some(0));
-    assert!(
-        out.contains("stfs test double 0") && out.contains("GPU-73746673-"),
-        "{out}"
-    );
-    // One of them is held.
-    let held = mount.open(&format!("{Q}/f32"));
-    let on_second = GpuIo {
-        device: 1,
-        ..request()
-    };
-    assert_eq!(ask(ioctl::upload, &held, on_second).1.leases, 1);
-    let (code, out, err) = stfs(&["gpu", "release", &f32, &raw]);
-    assert_eq!((code, out), (Some(1), format!("{raw}: freed on GPU 1\n")));
-    assert!(err.contains("another process holds it"), "{err}");
-    let (code, _, err) = stfs(&["gpu", "release", &raw]);
-    assert_eq!(
-        (code, err),
-        (Some(1), format!("stfs: {raw}: is not in GPU memory\n"))
-    );
-    let (code, _, err) = stfs(&["gpu", "upload", &path("model.json"), "/etc/passwd"]);
-    assert_eq!(code, Some(1));
-    assert_eq!(
-        err.matches("is no tensor of an stfs mount").count(),
-        2,
-        "{err}"
-    );
-    let (code, _, err) = stfs(&["gpu", "status", "/etc"]);
-    assert_eq!(
-        (code, err.as_str()),
-        (Some(1), "stfs: /etc: is not in an stfs mount\n")
-    );
-    assert_eq!(stfs(&["gpu", "upload"]).0, Some(2));
-    let (code, _, err) = stfs(&["gpu", "upload", "--device", "7", &raw]);
-    assert_eq!(code, Some(1));
-    assert!(err.contains("no such GPU"), "{err}");
-}
-
-#[test]
-fn a_whole_model_by_command() {
-    let mount = Mounted::new(&[], &[]);
-    let tensors = mount.path("tensors").to_str().unwrap().to_string();
-    let (code, out, err) = stfs(&["gpu", "upload", &tensors]);
-    assert_eq!((code, err.as_str()), (Some(0), ""));
-    assert!(out.ends_with("on GPU 0\n"));
-    let raw = mount.path(BIG).to_str().unwrap().to_string();
-    let (code, _, err) = stfs(&["gpu", "release", &raw]);
-    assert_eq!(code, Some(1));
-    assert!(err.contains("part of a whole model"), "{err}");
-    assert_eq!(stfs(&["gpu", "release", &tensors]).0, Some(0));
-    assert_eq!(outstanding(&mount.ledger()).get("device"), None);
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! `--gpu all`: the files' own permissions bind whoever is neither the mount's owner nor root.
+//! `--gpu all`: file permissions apply to every user but the mount's owner and root.
 
 use std::fs::File;
 use std::os::fd::AsFd;
@@ -35,7 +35,7 @@ fn engine() -> (Fixture, [Target; 2], Target) {
         let path = fixture.dir.path().join(&name);
         std::fs::write(&path, noise(1000, ino)).unwrap();
         restrict(&path, mode);
-        let file = stfs::catalog::SourceFile::open(&path, &name).unwrap();
+        let file = stfs::catalog::LocalFile::open(&path).unwrap();
         target(ino, whole(&file), &[file])
     };
     let tensors = [make(1, 0o644), make(2, 0o600)];
@@ -72,7 +72,7 @@ fn a_directory_gives_nobody_what_its_files_would_not() {
                 assert_eq!(errno, 0);
             }
         }
-        // Whoever could open the file may have what it shows.
+        // A user that can open the file may upload it.
         let (errno, io) = fixture.call(ioctl::QUERY, request(), &closed, by(NOBODY, Some(9)));
         assert_eq!((errno, io.state), (0, ioctl::RESIDENT));
         assert_eq!(io.base_offset, 0, "a copy of its own");
@@ -95,7 +95,7 @@ fn the_handle_of_a_whole_model_is_for_those_who_may_read_all_of_it() {
         assert_eq!((errno, io.state), (0, ioctl::RESIDENT));
         assert!(io.alloc_id != all.alloc_id && io.handle != all.handle);
 
-        // An open file with a lease on the arena, handed on to somebody else.
+        // An open file with a lease on the arena, passed on to another user.
         let (_, io) = fixture.call(ioctl::UPLOAD, request(), &open, by(0, Some(7)));
         assert_eq!(io.handle, all.handle);
         let (_, io) = fixture.call(ioctl::QUERY, request(), &open, by(NOBODY, Some(7)));

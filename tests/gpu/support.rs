@@ -10,13 +10,15 @@ use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use stfs::catalog::{Extent, SourceFile};
+use stfs::catalog::{Extent, LocalFile, Object};
 use stfs::gpu::{Caller, Config, Gpu, Key, Part, StagingPool, Target};
 use stfs::ioctl::{self, GpuIo, Header};
 use stfs::view::{SharedView, StoredBytes, View};
 
+pub use crate::consumer::seen_by_another_process;
+
 /// Set in a process that was started to run one test: the test's name.
-const CHILD: &str = "STFS_GPU_TEST_CHILD";
+pub const CHILD: &str = "STFS_GPU_TEST_CHILD";
 
 /// No test may hang.
 const LIMIT: Duration = Duration::from_secs(120);
@@ -227,10 +229,10 @@ impl Fixture {
     }
 
     /// A file of that many bytes of noise.
-    pub fn file(&self, name: &str, len: usize, seed: u64) -> Arc<SourceFile> {
+    pub fn file(&self, name: &str, len: usize, seed: u64) -> Arc<dyn Object> {
         let path = self.dir.path().join(name);
         std::fs::write(&path, noise(len, seed)).unwrap();
-        SourceFile::open(&path, name).unwrap()
+        LocalFile::open(&path).unwrap()
     }
 
     /// A target of a whole file of noise, as bytes of one dimension.
@@ -344,7 +346,7 @@ pub fn directory() -> Caller {
 }
 
 /// All bytes of a file.
-pub fn whole(file: &Arc<SourceFile>) -> SharedView {
+pub fn whole(file: &Arc<dyn Object>) -> SharedView {
     Arc::new(StoredBytes(Extent {
         file: file.clone(),
         offset: 0,
@@ -353,7 +355,7 @@ pub fn whole(file: &Arc<SourceFile>) -> SharedView {
 }
 
 /// A target of plain bytes.
-pub fn target(ino: u64, view: SharedView, files: &[Arc<SourceFile>]) -> Target {
+pub fn target(ino: u64, view: SharedView, files: &[Arc<dyn Object>]) -> Target {
     Target {
         key: Key {
             ino,
@@ -366,57 +368,4 @@ pub fn target(ino: u64, view: SharedView, files: &[Arc<SourceFile>]) -> Target {
         sources: files.iter().cloned().collect(),
         arena: None,
     }
-}
-
-/// What a second process sees that opens the handle: the tensor's bytes.
-pub fn seen_by_another_process(io: &GpuIo) -> Vec<u8> {
-    assert_eq!(io.handle_kind, ioctl::HANDLE_CUDA_IPC);
-    assert_eq!(io.handle_len, 64);
-    let scratch = tempfile::tempdir().unwrap();
-    let (request, bytes) = (scratch.path().join("io"), scratch.path().join("bytes"));
-    std::fs::write(&request, bytemuck::bytes_of(io)).unwrap();
-    let driver = match std::env::var_os(CHILD) {
-        Some(_) => std::env::var_os("LD_LIBRARY_PATH").unwrap(),
-        None => double().into(),
-    };
-    let mut command = Command::new(std::env::current_exe().unwrap());
-    command
-        .args(["support::consumer", "--exact", "--nocapture"])
-        .env("STFS_GPU_CONSUME", &request)
-        .env("STFS_GPU_CONSUMED", &bytes)
-        .env("LD_LIBRARY_PATH", driver)
-        .env_remove("STFS_CUDA_DOUBLE_LEDGER")
-        .env_remove("STFS_CUDA_DOUBLE_FAIL");
-    let (ok, output) = finish(command);
-    assert!(ok, "{output}");
-    std::fs::read(&bytes).unwrap()
-}
-
-/// The second process: not a test of its own.
-#[test]
-fn consumer() {
-    use cudarc::driver::{result, sys};
-    let Some(request) = std::env::var_os("STFS_GPU_CONSUME") else {
-        return;
-    };
-    let io = GpuIo::decode(&std::fs::read(request).unwrap()).unwrap();
-    let mut bytes = vec![0u8; io.nbytes as usize];
-    result::init().unwrap();
-    let device = result::device::get(io.device_ordinal).unwrap();
-    let handle = sys::CUipcMemHandle {
-        reserved: io.handle.map(|b| b as std::ffi::c_char),
-    };
-    let mut base = 0;
-    // SAFETY: the device is one of the driver's, the context stays retained to the end, and the
-    // copy stays inside the mapping, whose size the exporter tells.
-    unsafe {
-        result::ctx::set_current(result::primary_ctx::retain(device).unwrap()).unwrap();
-        sys::cuIpcOpenMemHandle_v2(&mut base, handle, 1)
-            .result()
-            .unwrap();
-        assert!(io.base_offset + io.nbytes <= io.alloc_bytes);
-        result::memcpy_dtoh_sync(&mut bytes, base + io.base_offset).unwrap();
-        sys::cuIpcCloseMemHandle(base).result().unwrap();
-    }
-    std::fs::write(std::env::var_os("STFS_GPU_CONSUMED").unwrap(), bytes).unwrap();
 }

@@ -5,6 +5,7 @@ mod common;
 
 mod attributes;
 mod damage;
+mod facts;
 mod incomplete;
 mod listing;
 mod manifest;
@@ -15,6 +16,7 @@ mod sources;
 mod stalled;
 mod synthetic;
 mod tied;
+mod times;
 
 use std::path::{Path, PathBuf};
 

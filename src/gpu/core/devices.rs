@@ -9,7 +9,7 @@ use crate::gpu::answer;
 use crate::gpu::device::Order;
 use crate::ioctl::{GpuDevice, GpuEntry};
 
-/// A reply that two may give: whoever comes first does.
+/// A reply that two threads may give: the first one does.
 #[derive(Clone)]
 pub struct Once(Arc<Mutex<Option<(GpuDevice, Reply)>>>);
 
@@ -22,7 +22,7 @@ impl Once {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
-    /// Answers, unless that has been done.
+    /// Answers, unless that has happened already.
     pub fn give(&self, errno: i32, fill: impl FnOnce(&mut GpuDevice)) {
         if let Some((mut answer, reply)) = self.take() {
             fill(&mut answer);
@@ -57,7 +57,7 @@ impl Core {
             match &mut state.driver {
                 Driver::Starting(asked) => {
                     asked.push(once);
-                    // The driver takes its time: to be asked again.
+                    // The driver is slow to start: the caller asks again.
                     self.later(out, LONGEST_WAIT, move |_| late.give(libc::EAGAIN, |_| {}));
                 }
                 _ => {
@@ -68,20 +68,20 @@ impl Core {
         });
     }
 
-    /// Answers a DEVICES. What is free only the device's thread can say, if it is in use.
+    /// Answers a DEVICES. Only the device's thread can ask for the free bytes, if the device is in use.
     pub fn describe(self: &Arc<Self>, once: &Once) {
         let Some((mut request, reply)) = once.take() else {
             return;
         };
         self.with(|state, out| {
-            let Driver::Up(seats) = &state.driver else {
+            let Driver::Up(slots) = &state.driver else {
                 return out.then(move || reply(libc::ENODEV, bytemuck::bytes_of(&request)));
             };
-            request.count = seats.len() as u32;
-            let Some(seat) = seats.get(request.index as usize) else {
+            request.count = slots.len() as u32;
+            let Some(slot) = slots.get(request.index as usize) else {
                 return out.then(move || reply(libc::ENXIO, bytemuck::bytes_of(&request)));
             };
-            answer::device(&mut request, &seat.device, self.config.limit);
+            answer::device(&mut request, &slot.device, self.config.limit);
             let once = Once::new(request, reply);
             let measurable = once.clone();
             let measured = move |memory: Option<(u64, u64)>| {
@@ -89,7 +89,7 @@ impl Core {
                     device.free = memory.map_or(0, |(free, _)| free);
                 });
             };
-            match &seat.orders {
+            match &slot.orders {
                 Some(orders) if orders.send(Order::Measure(Box::new(measured))).is_ok() => {
                     self.later(out, LONGEST_WAIT, move |_| once.give(0, |_| {}));
                 }

@@ -1,4 +1,4 @@
-//! Room on a device: the limit, eviction, and the threads that do the work.
+//! Placing an allocation on a device: the limit, eviction, and the threads that do the work.
 
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, Weak};
@@ -13,7 +13,7 @@ use crate::gpu::readers::Readers;
 use crate::view::View;
 
 impl Core {
-    /// Finds an allocation its place on a device, and has it loaded.
+    /// Places an allocation on a device, and has it loaded.
     pub fn place(self: &Arc<Self>, state: &mut State, id: u64, out: &mut Outbox) {
         if let Err(failure) = self.try_place(state, id, out) {
             state.fail(id, &failure, out);
@@ -37,7 +37,7 @@ impl Core {
         let bytes = nbytes.checked_next_multiple_of(GRANULE).ok_or_else(|| {
             Failure::new(
                 libc::ENOMEM,
-                format!("{nbytes} bytes are more than there can be"),
+                format!("{nbytes} bytes are more than any device has"),
             )
         })?;
         self.make_room(state, device, bytes, out)?;
@@ -55,7 +55,7 @@ impl Core {
             .map_err(|_| Failure::cuda_thread())
     }
 
-    /// Evicts what it takes for so many more bytes to stay within the limit.
+    /// Evicts as much as needed for `bytes` more to stay within the limit.
     fn make_room(
         self: &Arc<Self>,
         state: &mut State,
@@ -88,11 +88,11 @@ impl Core {
             return Ok(orders.clone());
         }
         let readers = self.readers(state).map_err(Failure::no_thread)?;
-        let Driver::Up(seats) = &mut state.driver else {
+        let Driver::Up(slots) = &mut state.driver else {
             return Err(Failure::canceled());
         };
-        let seat = seats.iter_mut().find(|s| s.device.ordinal == ordinal);
-        let seat = seat.ok_or_else(|| Failure::new(libc::ENXIO, "there is no such device"))?;
+        let slot = slots.iter_mut().find(|s| s.device.ordinal == ordinal);
+        let slot = slot.ok_or_else(|| Failure::new(libc::ENXIO, "there is no such device"))?;
         let weak = Arc::downgrade(self);
         let report = Arc::new(move |id, outcome| {
             if let Some(core) = Weak::upgrade(&weak) {
@@ -100,9 +100,9 @@ impl Core {
             }
         });
         let pool = self.config.staging;
-        let orders = device::spawn(seat.device.clone(), pool, readers, report)
+        let orders = device::spawn(slot.device.clone(), pool, readers, report)
             .map_err(Failure::no_thread)?;
-        Ok(seat.orders.insert(orders).clone())
+        Ok(slot.orders.insert(orders).clone())
     }
 
     fn readers(&self, state: &mut State) -> std::io::Result<Arc<Readers>> {

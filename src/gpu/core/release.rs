@@ -1,4 +1,4 @@
-//! QUERY and RELEASE, and what becomes of memory without a lease.
+//! QUERY and RELEASE, and what happens to memory without a lease.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -9,7 +9,7 @@ use super::{Core, LONGEST_WAIT};
 use crate::gpu::allocation::{Allocation, Phase, Selector};
 use crate::gpu::answer::{Ask, Outbox};
 use crate::gpu::device::{Done, Order};
-use crate::gpu::table::{Found, Intent};
+use crate::gpu::table::{Hit, Intent};
 use crate::ioctl;
 
 /// AUTO_FREE memory stays this long without a lease.
@@ -52,7 +52,7 @@ impl Core {
         });
     }
 
-    fn may_release(&self, state: &State, ask: &Ask, found: Option<Found>) -> Result<Found, i32> {
+    fn may_release(&self, state: &State, ask: &Ask, found: Option<Hit>) -> Result<Hit, i32> {
         let found = found.ok_or(libc::ENOENT)?;
         let a = state.table.get(found.id).filter(|a| !a.failed());
         let a = a.ok_or(libc::ENOENT)?;
@@ -68,7 +68,7 @@ impl Core {
         if !ask.has(ioctl::EVICT) {
             return own.map(|_| found).ok_or(libc::ENOENT);
         }
-        // A tensor is not freed out of the middle of its model: that takes a RELEASE of `tensors/`.
+        // A tensor cannot be freed out of an arena: that takes a RELEASE of `tensors/`.
         let others = a.leases.len() > usize::from(own.is_some());
         if others || found.place.is_some() {
             return Err(libc::EBUSY);
@@ -79,8 +79,8 @@ impl Core {
         Ok(found)
     }
 
-    /// Frees what the caller asked to have freed, and answers when that is done.
-    fn evict_for(self: &Arc<Self>, state: &mut State, ask: Ask, found: Found, out: &mut Outbox) {
+    /// Evicts an allocation for a caller, and answers when it is freed.
+    fn evict_for(self: &Arc<Self>, state: &mut State, ask: Ask, found: Hit, out: &mut Outbox) {
         let waiter = Arc::new(Mutex::new(Some(ask)));
         let core = Arc::downgrade(self);
         let answer = move || {
@@ -94,8 +94,8 @@ impl Core {
         self.evict(state, found.id, Box::new(answer), out);
     }
 
-    /// Takes an allocation out of the table and has it freed; then calls `done`. Whoever waits for
-    /// it is told that it is not there.
+    /// Removes an allocation from the table and has it freed; then calls `done`. Callers that wait for
+    /// it get ENOENT.
     pub fn evict(self: &Arc<Self>, state: &mut State, id: u64, done: Done, out: &mut Outbox) {
         let Some(a) = state.table.remove(id) else {
             return out.then(done);
@@ -117,9 +117,8 @@ impl Core {
         }
     }
 
-    /// What is resident the device's thread frees before it allocates anything that is asked for
-    /// later. What is loading it frees when its copies have come to an end: only then do its bytes
-    /// not count any more.
+    /// The device's thread frees resident memory before it allocates anything newer. Memory that is being
+    /// loaded is freed when its copies are over, and counts against the limit until then.
     fn given_back(self: &Arc<Self>, a: &Allocation, done: Done) -> Done {
         let Phase::Loading = a.phase else {
             return done;
@@ -133,16 +132,16 @@ impl Core {
         })
     }
 
-    /// An allocation has lost its last lease, or has been used without one: where its life ends with
-    /// its leases, the time begins to run.
+    /// An allocation has lost its last lease, or was used without one: with AUTO_FREE, its time starts to
+    /// run.
     pub fn unleased(self: &Arc<Self>, state: &mut State, id: u64, out: &mut Outbox) {
         let Some(a) = state.table.get(id).filter(|a| a.leases.is_empty()) else {
             return;
         };
         let (device, ends) = (a.device, a.ends_with_leases());
-        // Whoever comes meanwhile touches it.
+        // A request in the meantime changes this.
         let then = a.last_used;
-        if state.seat(device).is_some_and(|seat| seat.ruined) {
+        if state.slot(device).is_some_and(|slot| slot.ruined) {
             return self.evict(state, id, Box::new(|| {}), out);
         }
         if !ends {
@@ -158,11 +157,11 @@ impl Core {
         });
     }
 
-    /// A device's context is ruined. Nobody can be given what lives in it, and nothing new comes
-    /// into being before all of it is gone: what has no lease goes now, the rest with its leases.
+    /// A device's context is ruined. Its memory cannot be handed out any more, and nothing new is allocated
+    /// until all of it is freed: memory without a lease now, the rest with its last lease.
     pub fn ruined(self: &Arc<Self>, state: &mut State, device: i32, out: &mut Outbox) {
-        if let Some(seat) = state.seat(Some(device)) {
-            seat.ruined = true;
+        if let Some(slot) = state.slot(Some(device)) {
+            slot.ruined = true;
         }
         let idle = |a: &&Allocation| a.leases.is_empty() && matches!(a.phase, Phase::Resident(_));
         let ids: Vec<u64> = state.table.on(device).filter(idle).map(|a| a.id).collect();
@@ -171,7 +170,7 @@ impl Core {
         }
     }
 
-    /// An open file is no more.
+    /// An open file was closed.
     pub fn released(self: &Arc<Self>, fh: u64) {
         if !self.used.load(Ordering::Relaxed) {
             return;

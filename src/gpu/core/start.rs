@@ -1,15 +1,15 @@
-//! Starting the driver, and what was asked for before it was up.
+//! Starting the driver, and the requests that were made before it had started.
 
 use std::sync::Arc;
 
 use super::Core;
-use super::state::{Driver, Seat, State};
+use super::state::{DeviceSlot, Driver, State};
 use crate::gpu::Failure;
 use crate::gpu::answer::Outbox;
 use crate::gpu::driver::{self, Device, NoDriver};
 
 impl Core {
-    /// Starts the driver, on a thread of its own, unless that has been done.
+    /// Starts the driver, on a thread of its own, unless it has been started.
     pub fn start_driver(self: &Arc<Self>, state: &mut State, out: &mut Outbox) {
         if state.stopping || !matches!(state.driver, Driver::Down) {
             return;
@@ -25,7 +25,7 @@ impl Core {
         }
     }
 
-    /// The driver is up, or is not to be had.
+    /// The driver has started, or could not be started.
     fn started(self: &Arc<Self>, outcome: Result<Vec<Device>, NoDriver>) {
         let asked = self.with(|state, out| {
             let waiting: Vec<u64> = state
@@ -37,12 +37,12 @@ impl Core {
             let (driver, failure) = match outcome {
                 _ if state.stopping => (Driver::Down, Some(Failure::canceled())),
                 Ok(devices) => {
-                    let seat = |device| Seat {
+                    let slot = |device| DeviceSlot {
                         device,
                         orders: None,
                         ruined: false,
                     };
-                    (Driver::Up(devices.into_iter().map(seat).collect()), None)
+                    (Driver::Up(devices.into_iter().map(slot).collect()), None)
                 }
                 Err(e) => (Driver::Down, Some(Failure::from(e))),
             };
@@ -67,8 +67,8 @@ impl Core {
         }
     }
 
-    /// Places what was asked for before the driver was up, unless it turns out to be the same as
-    /// another (asked for by ordinal there and by uuid here).
+    /// Places the allocations that were requested before the driver had started, unless one turns out to
+    /// be the same as another (one by ordinal, the other by uuid).
     fn settle(self: &Arc<Self>, state: &mut State, id: u64, out: &mut Outbox) {
         let Some(a) = state.table.get(id) else {
             return;

@@ -1,4 +1,4 @@
-//! What the engine knows, and how it is changed under the lock.
+//! The engine's state, and the changes to it under the lock.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
@@ -12,27 +12,27 @@ use crate::gpu::answer::{Ask, Outbox};
 use crate::gpu::device::Order;
 use crate::gpu::driver::Device;
 use crate::gpu::readers::Readers;
-use crate::gpu::table::{Found, Intent, Table};
+use crate::gpu::table::{Hit, Intent, Table};
 
-/// A failure that nobody came to hear of is told to someone without a lease for this long.
+/// For this long after a failure that no caller waited for, a caller without a lease gets it.
 const FAILURE_IS_NEWS: Duration = Duration::from_secs(10);
 
-/// What the one lock guards.
+/// Everything that the one lock guards.
 #[derive(Default)]
 pub struct State {
-    /// What is where.
+    /// The allocations.
     pub table: Table,
     /// The callers that wait.
     pub waiting: Waiting,
     /// Whether CUDA has been started.
     pub driver: Driver,
-    /// The threads that read, once there are any.
+    /// The reading threads, once they have been started.
     pub readers: Option<Arc<Readers>>,
     /// The mount is going away.
     pub stopping: bool,
 }
 
-/// The callers that wait for an upload, in the order they came, each with its allocation.
+/// The callers that wait for an upload, in order of arrival, each with its allocation.
 #[derive(Default)]
 pub struct Waiting {
     callers: BTreeMap<u64, (u64, Ask)>,
@@ -40,19 +40,19 @@ pub struct Waiting {
 }
 
 impl Waiting {
-    /// Puts a caller down, and numbers it.
+    /// Adds a caller, and numbers it.
     pub fn add(&mut self, allocation: u64, ask: Ask) -> u64 {
         self.last += 1;
         self.callers.insert(self.last, (allocation, ask));
         self.last
     }
 
-    /// Takes a caller away, if it still waits.
+    /// Removes a caller, if it still waits.
     pub fn take(&mut self, caller: u64) -> Option<(u64, Ask)> {
         self.callers.remove(&caller)
     }
 
-    /// Takes away all that wait for an allocation.
+    /// Removes all callers that wait for an allocation.
     pub fn take_all(&mut self, allocation: u64) -> Vec<Ask> {
         let theirs = self.callers.iter().filter(|(_, (id, _))| *id == allocation);
         let theirs: Vec<u64> = theirs.map(|(&caller, _)| caller).collect();
@@ -60,48 +60,48 @@ impl Waiting {
         taken.map(|(_, ask)| ask).collect()
     }
 
-    /// Has those who wait for one allocation wait for another.
+    /// Moves the callers that wait for one allocation to another.
     pub fn redirect(&mut self, from: u64, to: u64) {
         for (id, _) in self.callers.values_mut().filter(|(id, _)| *id == from) {
             *id = to;
         }
     }
 
-    /// The allocations that anyone waits for.
+    /// The allocations that callers wait for.
     pub fn allocations(&self) -> BTreeSet<u64> {
         self.callers.values().map(|(id, _)| *id).collect()
     }
 }
 
-/// How far CUDA has come.
+/// The state of CUDA.
 #[derive(Default)]
 pub enum Driver {
-    /// Not asked for yet, or not to be had.
+    /// Not started, or not available.
     #[default]
     Down,
-    /// With those who want to know what devices there are.
+    /// Starting, with the DEVICES requests that wait for it.
     Starting(Vec<Once>),
-    /// With its devices.
-    Up(Vec<Seat>),
+    /// Started, with its devices.
+    Up(Vec<DeviceSlot>),
 }
 
 /// A device, and its thread once it has been used.
-pub struct Seat {
+pub struct DeviceSlot {
     /// The device.
     pub device: Device,
-    /// Where its thread takes orders.
+    /// Orders to its thread.
     pub orders: Option<Sender<Order>>,
-    /// Its context is ruined: nothing can be uploaded before all that lives in it is freed.
+    /// Its context is ruined: nothing can be uploaded until all memory in it is freed.
     pub ruined: bool,
 }
 
 impl State {
-    /// The device that is meant, `None` while the driver is not up.
+    /// The device that the caller named; `None` until the driver has started.
     pub fn resolve(&self, selector: Selector) -> Result<Option<i32>, Failure> {
-        let Driver::Up(seats) = &self.driver else {
+        let Driver::Up(slots) = &self.driver else {
             return Ok(None);
         };
-        let found = seats.iter().map(|s| &s.device).find(|d| match selector {
+        let found = slots.iter().map(|s| &s.device).find(|d| match selector {
             Selector::Ordinal(ordinal) => d.ordinal == ordinal,
             Selector::Uuid(uuid) => d.uuid == uuid,
         });
@@ -113,7 +113,7 @@ impl State {
 
     fn device(&self, ordinal: Option<i32>) -> Option<&Device> {
         match &self.driver {
-            Driver::Up(seats) => seats
+            Driver::Up(slots) => slots
                 .iter()
                 .map(|s| &s.device)
                 .find(|d| Some(d.ordinal) == ordinal),
@@ -121,8 +121,8 @@ impl State {
         }
     }
 
-    /// Fills in what is found and answers.
-    pub fn answer(&self, mut ask: Ask, errno: i32, found: Option<Found>, out: &mut Outbox) {
+    /// Fills in the state of the allocation and answers.
+    pub fn answer(&self, mut ask: Ask, errno: i32, found: Option<Hit>, out: &mut Outbox) {
         let allocation = found.and_then(|f| Some((self.table.get(f.id)?, f)));
         let device = match allocation {
             Some((a, _)) if a.device.is_some() => a.device,
@@ -143,15 +143,15 @@ impl State {
         out.answer(ask, failure.errno);
     }
 
-    /// Answers all who wait for an allocation.
+    /// Answers all callers that wait for an allocation.
     pub fn wake(&mut self, id: u64, out: &mut Outbox) {
         for ask in self.waiting.take_all(id) {
-            let found = self.table.get(id).map(|a| found_for(a, &ask));
+            let found = self.table.get(id).map(|a| hit_for(a, &ask));
             self.answer(ask, 0, found, out);
         }
     }
 
-    /// An upload has failed: tells those who wait, and remembers it for those who do not.
+    /// An upload has failed: answers the callers that wait, and keeps the error for those that do not.
     pub fn fail(&mut self, id: u64, failure: &Failure, out: &mut Outbox) {
         let Some(a) = self.table.get(id) else {
             return;
@@ -167,19 +167,19 @@ impl State {
     }
 
     /// A device and its thread.
-    pub fn seat(&mut self, device: Option<i32>) -> Option<&mut Seat> {
+    pub fn slot(&mut self, device: Option<i32>) -> Option<&mut DeviceSlot> {
         match &mut self.driver {
-            Driver::Up(seats) => seats.iter_mut().find(|s| Some(s.device.ordinal) == device),
+            Driver::Up(slots) => slots.iter_mut().find(|s| Some(s.device.ordinal) == device),
             _ => None,
         }
     }
 
-    /// Where a device's thread takes orders, if it has one.
+    /// Orders to a device's thread, if it has one.
     pub fn orders(&mut self, device: Option<i32>) -> Option<&Sender<Order>> {
-        self.seat(device)?.orders.as_ref()
+        self.slot(device)?.orders.as_ref()
     }
 
-    /// A failure that this caller has not been told of: told now, and forgotten.
+    /// A failure that this caller has not got yet. It is removed from the table.
     pub fn news(&mut self, ask: &Ask, device: Option<i32>) -> Option<Failure> {
         let id = self.table.find(&ask.want(device), Intent::Join)?.id;
         let a = self.table.get_mut(id)?;
@@ -201,11 +201,11 @@ impl State {
     }
 }
 
-/// The allocation as the one who asks for it sees it.
-pub fn found_for(a: &Allocation, ask: &Ask) -> Found {
+/// The allocation, and the place in it of the tensor that the caller asks about.
+pub fn hit_for(a: &Allocation, ask: &Ask) -> Hit {
     let place = match &a.target.arena {
         Some(arena) if a.target.key != ask.target.key => arena.place(ask.target.key.ino),
         _ => None,
     };
-    Found { id: a.id, place }
+    Hit { id: a.id, place }
 }

@@ -1,16 +1,16 @@
-//! UPLOAD: join what is there or under way, or begin.
+//! UPLOAD: join an allocation that is resident or loading, or start one.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use super::state::{Driver, State, found_for};
+use super::state::{Driver, State, hit_for};
 use super::{Core, LONGEST_WAIT};
 use crate::gpu::Failure;
 use crate::gpu::allocation::{Allocation, Phase, Selector};
 use crate::gpu::answer::{Ask, Outbox};
 use crate::gpu::device::Outcome;
-use crate::gpu::table::{Found, Intent};
+use crate::gpu::table::{Hit, Intent};
 use crate::ioctl;
 
 impl Core {
@@ -48,7 +48,7 @@ impl Core {
     }
 
     /// Joins what is resident or on its way.
-    fn join(self: &Arc<Self>, state: &mut State, ask: Ask, found: Found, out: &mut Outbox) {
+    fn join(self: &Arc<Self>, state: &mut State, ask: Ask, found: Hit, out: &mut Outbox) {
         let id = found.id;
         if let Some(fh) = ask.caller.fh {
             state.table.lease(id, fh, ask.generation);
@@ -58,8 +58,8 @@ impl Core {
             return;
         };
         a.pin |= ask.has(ioctl::PIN);
-        // Who does not ask for AUTO_FREE expects the memory to stay. A part of a model says nothing
-        // of the model.
+        // A caller that does not ask for AUTO_FREE expects the memory to stay. A request for one tensor
+        // does not change the arena that contains it.
         if a.target.key == ask.target.key {
             a.auto_free &= ask.has(ioctl::AUTO_FREE);
         }
@@ -67,14 +67,14 @@ impl Core {
             Phase::Loading => self.wait(state, ask, found, out),
             _ => {
                 self.supersede(state, id, out);
-                // Used without a lease, on a directory: that does not keep it for ever.
+                // An ioctl on a directory takes no lease, so the memory may be freed later.
                 self.unleased(state, id, out);
                 state.answer(ask, 0, Some(found), out);
             }
         }
     }
 
-    /// What is resident takes the place of what its holders had before.
+    /// A resident allocation replaces the older ones that its leaseholders had.
     fn supersede(self: &Arc<Self>, state: &mut State, id: u64, out: &mut Outbox) {
         for left in state.table.supersede(id) {
             self.unleased(state, left, out);
@@ -94,19 +94,19 @@ impl Core {
         if let Some(fh) = ask.caller.fh {
             state.table.lease(id, fh, ask.generation);
         }
-        self.wait(state, ask, Found { id, place: None }, out);
+        self.wait(state, ask, Hit { id, place: None }, out);
         match state.driver {
             Driver::Up(_) => self.place(state, id, out),
             _ => self.start_driver(state, out),
         }
     }
 
-    /// Puts a caller down to be answered when the upload ends, or when it has waited long enough.
-    fn wait(self: &Arc<Self>, state: &mut State, ask: Ask, found: Found, out: &mut Outbox) {
+    /// Records a caller, which is answered when the upload ends or its timeout passes.
+    fn wait(self: &Arc<Self>, state: &mut State, ask: Ask, found: Hit, out: &mut Outbox) {
         let wait = Duration::from_millis(u64::from(ask.io.timeout_ms)).min(LONGEST_WAIT);
         let waiter = state.waiting.add(found.id, ask);
         if wait.is_zero() {
-            // After what the caller of this still does: it may fail at once.
+            // After the rest of the caller's work, in which the upload may fail at once.
             let core = self.clone();
             out.then(move || core.expire(waiter));
         } else {
@@ -114,11 +114,11 @@ impl Core {
         }
     }
 
-    /// A caller has waited long enough.
+    /// A caller's timeout has passed.
     fn expire(&self, waiter: u64) {
         self.with(|state, out| {
             if let Some((id, ask)) = state.waiting.take(waiter) {
-                let found = state.table.get(id).map(|a| found_for(a, &ask));
+                let found = state.table.get(id).map(|a| hit_for(a, &ask));
                 let errno = if found.is_some() { 0 } else { libc::ENOENT };
                 state.answer(ask, errno, found, out);
             }
@@ -129,8 +129,8 @@ impl Core {
     pub fn loaded(self: &Arc<Self>, id: u64, device: i32, outcome: Outcome) {
         self.with(|state, out| match outcome {
             Ok(handle) => {
-                if let Some(seat) = state.seat(Some(device)) {
-                    seat.ruined = false;
+                if let Some(slot) = state.slot(Some(device)) {
+                    slot.ruined = false;
                 }
                 if let Some(a) = state.table.get_mut(id) {
                     a.phase = Phase::Resident(handle);
@@ -138,7 +138,7 @@ impl Core {
                 }
                 self.supersede(state, id, out);
                 state.wake(id, out);
-                // Its last lease may have gone on the way, or it never had one.
+                // Its last lease may have been released meanwhile, or it never had one.
                 self.unleased(state, id, out);
             }
             Err(failure) => {

@@ -24,14 +24,14 @@ pub struct Copied {
 pub struct Session {
     /// Where copies are queued.
     pub stream: Stream,
-    /// Buffers that nobody uses.
+    /// Buffers that are not in use.
     pub idle: Vec<Staging>,
     /// Buffers that are being filled or copied from.
     pub busy: usize,
     /// Where copies go to be waited for.
     pub drain: Sender<(u64, Copying)>,
-    /// A call failed: nothing is to be started before everything that was has come back, and then
-    /// only with a new session.
+    /// A call failed. Nothing is started until all copies under way are over, and then only in a new
+    /// session.
     pub broken: bool,
     /// All of it lives in this.
     pub context: Arc<Context>,
@@ -55,7 +55,7 @@ impl Session {
     /// Makes one on a device.
     ///
     /// # Errors
-    /// The driver's, or there is no thread to be had.
+    /// The driver's, or no thread can be started.
     pub fn new(
         device: &Device,
         pool: StagingPool,

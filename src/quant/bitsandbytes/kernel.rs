@@ -1,4 +1,4 @@
-//! The values of a 4-bit weight: map[code] · a, with a the statistic of the value's block.
+//! The values of a 4-bit weight: `map[code] · a`, with a the statistic of the value's block.
 
 use std::sync::Arc;
 

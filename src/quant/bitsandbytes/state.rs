@@ -25,7 +25,7 @@ pub struct State {
     pub nested: Option<Nested>,
 }
 
-/// Quantized statistics: a = nested_quant_map[absmax] · nested_absmax + offset.
+/// Quantized statistics: `a = nested_quant_map[absmax] · nested_absmax + offset`.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Nested {
     /// Statistics that share a `nested_absmax`. At least 1.
@@ -38,7 +38,7 @@ impl State {
     /// Parses the JSON.
     ///
     /// # Errors
-    /// The reason, where it is none, or says what no 4-bit state can.
+    /// The reason, if it is not a state, or has values that no 4-bit state can have.
     pub fn parse(json: &[u8]) -> Result<State, Reason> {
         let state: Value = serde_json::from_slice(json)
             .map_err(|e| reason!("its state cannot be parsed as JSON: {e}"))?;
@@ -88,7 +88,7 @@ fn bad(state: &Value, key: &str, want: &str) -> Reason {
     }
 }
 
-/// How long the tensors of a layer are, as their headers tell.
+/// How long the tensors of a layer are, from their headers.
 #[derive(Debug, Clone, Copy)]
 pub struct Lengths {
     bytes: u64,

@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::expression::Effort;
 use super::targets::Targets;
-use crate::catalog::Configs;
+use crate::catalog::Configuration;
 
 /// A model's compressed-tensors config.
 pub struct Config {
@@ -93,7 +93,7 @@ impl<'a> Scheme<'a> {
 impl Config {
     /// The config of a model, from `quantization_config` or (older) `compression_config` of
     /// config.json or its `text_config`. `None` if neither is one of compressed-tensors.
-    pub fn new(configs: &Configs) -> Option<Config> {
+    pub fn new(configs: &Configuration) -> Option<Config> {
         // A manifest's tensors are described by the manifest alone.
         if configs.manifest.is_some() {
             return None;

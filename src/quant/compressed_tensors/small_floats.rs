@@ -127,7 +127,7 @@ fn mx(
     scale: Part<'_>,
     groups: u64,
 ) -> std::result::Result<Layer, Reason> {
-    // A group of 32 takes 16 bytes at 4 bits, 24 at 6; the widths tell which.
+    // A group of 32 takes 16 bytes at 4 bits, 24 at 6; the width decides.
     let bits = match width {
         w if groups.checked_mul(16) == Some(w) => 4,
         w if groups.checked_mul(24) == Some(w) => 6,

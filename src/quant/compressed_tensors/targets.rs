@@ -64,7 +64,7 @@ impl Targets {
     }
 }
 
-/// Targets that may be class names. What headers tell of classes is whether they fit an embedding
+/// Targets that may be class names. All that headers show is whether a class fits an embedding
 /// or another matrix, so of each kind only one counts: the first in the order of their names.
 #[derive(Default)]
 pub(super) struct Classes {
@@ -91,7 +91,7 @@ impl Classes {
         }
     }
 
-    /// The group of the class name that fits a matrix at `path` best. Embeddings are told by their
+    /// The group of the class name that fits a matrix at `path` best. Embeddings are recognized by their
     /// names; `any` says whether a class that is neither `…Linear` nor an embedding (of which
     /// headers tell nothing) counts as well.
     pub(super) fn find(&self, path: &str, any: bool) -> Option<usize> {

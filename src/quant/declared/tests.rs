@@ -4,9 +4,9 @@ use super::*;
 use serde_json::json;
 
 fn config(quantization: Value) -> Declared {
-    Declared::new(&Configs {
+    Declared::new(&Configuration {
         config: Some(json!({ "quantization_config": quantization })),
-        ..Configs::default()
+        ..Configuration::default()
     })
 }
 
@@ -37,11 +37,11 @@ fn fp8_lists_name_modules_and_all_beneath_them() {
 #[test]
 fn fp4_experts_stand_in_either_place() {
     assert!(config(json!({"quant_method": "fp8", "expert_dtype": "fp4"})).has_fp4_experts());
-    let root = Declared::new(&Configs {
+    let root = Declared::new(&Configuration {
         config: Some(
             json!({"expert_dtype": "fp4", "quantization_config": {"quant_method": "fp8"}}),
         ),
-        ..Configs::default()
+        ..Configuration::default()
     });
     assert!(root.has_fp4_experts());
     assert!(!config(json!({"quant_method": "fp8"})).has_fp4_experts());
@@ -66,9 +66,9 @@ fn blocks_that_are_none_are_left_out() {
 fn modelopt_may_stand_in_either_file() {
     let q = json!({"quant_algo": "NVFP4", "kv_cache_quant_algo": "FP8", "group_size": 16,
         "exclude_modules": ["lm_head", "model.layers.0.self_attn*", "a[", "*router"]});
-    let alone = Declared::new(&Configs {
+    let alone = Declared::new(&Configuration {
         hf_quant_config: Some(json!({"producer": {"name": "modelopt"}, "quantization": q})),
-        ..Configs::default()
+        ..Configuration::default()
     });
     let ours = config(json!({"quant_method": "modelopt", "quant_algo": "nvfp4",
         "ignore": ["lm_head", "model.layers.0.self_attn*", "a[", "*router"]}));

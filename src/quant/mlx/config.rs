@@ -6,7 +6,7 @@ use std::fmt;
 
 use serde_json::{Map, Value};
 
-use crate::catalog::Configs;
+use crate::catalog::Configuration;
 use crate::reason::{Reason, reason};
 
 /// MLX's quantization modes: what a group's scale is, and how codes become numbers.
@@ -129,7 +129,7 @@ pub(super) struct Declaration<'a> {
 impl<'a> Declaration<'a> {
     /// The declaration in `config.json`: `quantization`, or its copy `quantization_config` where no
     /// other method owns that; at the root, then in `text_config`.
-    pub(super) fn find(configs: &'a Configs) -> Option<Self> {
+    pub(super) fn find(configs: &'a Configuration) -> Option<Self> {
         let root = configs.config.as_ref()?;
         let object = [Some(root), root.get("text_config")]
             .into_iter()
@@ -196,10 +196,10 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    fn configs(config: Value) -> Configs {
-        Configs {
+    fn configs(config: Value) -> Configuration {
+        Configuration {
             config: Some(config),
-            ..Configs::default()
+            ..Configuration::default()
         }
     }
 
@@ -294,7 +294,7 @@ mod tests {
             bits(json!({"text_config": {"quantization_config": eight}})),
             Some(8)
         );
-        // Null, or another method's, is no declaration.
+        // Null, or another method's, is not a declaration.
         assert_eq!(
             bits(json!({"quantization": null, "quantization_config": eight})),
             Some(8)

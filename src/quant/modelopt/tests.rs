@@ -190,7 +190,7 @@ fn gate_and_up(parts: impl Fn() -> Vec<Stored>) -> Model {
 fn a_second_scale_keeps_words_apart() {
     let model = gate_and_up(|| vec![weight(&[4, 8]), e4m3(&[4, 1]), second()]);
     let (id, fused) = model.find("l.gate_up_proj.weight").unwrap();
-    assert_eq!((fused.dtype.name(), &*fused.shape), ("F32", &[8, 16][..]));
+    assert_eq!((fused.dtype.name(), fused.shape), ("F32", &[8, 16][..]));
     assert_eq!(
         read_all(&*model.raw(id).unwrap()).unwrap().len(),
         8 * 16 * 4
@@ -205,9 +205,9 @@ fn a_second_scale_keeps_words_apart() {
         ]
     });
     let (id, fused) = mx.find("l.gate_up_proj.weight").unwrap();
-    assert_eq!((fused.dtype.name(), &*fused.shape), ("U8", &[8, 16][..]));
+    assert_eq!((fused.dtype.name(), fused.shape), ("U8", &[8, 16][..]));
     let values = fused.values.as_ref().unwrap();
-    assert_eq!((&*values.shape, values.exact), (&[8, 32][..], true));
+    assert_eq!((values.shape, values.exact), (&[8, 32][..], true));
     assert_eq!(mx.f32(id).unwrap().unwrap().len(), 8 * 32 * 4);
     assert_eq!(
         *mx.find("l.gate_up_proj.weight_scale").unwrap().1.shape,

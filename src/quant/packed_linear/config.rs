@@ -1,6 +1,6 @@
 //! What config files say of a GPTQ or AWQ model, of which two things count: the convention of the
 //! stored zero points (or that the tensors are something else altogether), and the group size of
-//! layers without `g_idx`. Everything else the tensors tell by themselves, per layer.
+//! layers without `g_idx`. Everything else follows from the tensors, per layer.
 //!
 //! Sources: `ModelCloud/GPTQModel gptqmodel/quantization/config.py`, `casper-hansen/AutoAWQ
 //! awq/models/_config.py`, `intel/auto-round auto_round/export/export_to_autoround` and
@@ -8,7 +8,7 @@
 
 use serde_json::Value;
 
-use crate::catalog::Configs;
+use crate::catalog::Configuration;
 use crate::reason::{Reason, reason};
 
 /// What the config files say.
@@ -48,7 +48,7 @@ const PERMUTED: [&str; 3] = ["marlin", "bitblas", "qqq"];
 
 impl Config {
     /// Of a model's config files. Of each key the first place that has it counts.
-    pub fn new(configs: &Configs) -> Config {
+    pub fn new(configs: &Configuration) -> Config {
         let places = places(configs);
         let text = |keys: &[&str]| first(&places, keys, |v| v.as_str().map(str::to_lowercase));
         let method = text(&["quant_method", "method"]);
@@ -98,7 +98,7 @@ impl Config {
 }
 
 /// The objects in which to look, in order.
-fn places(configs: &Configs) -> Vec<&Value> {
+fn places(configs: &Configuration) -> Vec<&Value> {
     // A manifest's tensors have no other config.
     if configs.manifest.is_some() {
         return Vec::new();

@@ -11,7 +11,7 @@ use crate::quant::simd::for_each_cpu;
 /// Codes that are unpacked at a time: few enough to stay in the L1 cache, with their groups.
 const CHUNK: usize = 512;
 
-/// Room for a chunk, reused: clearing it anew for each run of values would take as long as they do.
+/// Room for a chunk, reused: clearing it for each run of values would take as long as decoding them.
 pub(super) struct Scratch {
     room: [u8; CHUNK],
     groups: [Group; CHUNK],

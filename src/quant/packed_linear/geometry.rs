@@ -1,4 +1,4 @@
-//! What headers and configs say of a layer: everything that decoding needs to know.
+//! The geometry of a layer, from headers and configs: everything that decoding needs to know.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -82,7 +82,7 @@ impl Packing {
     }
 }
 
-/// All that headers and configs say of one layer.
+/// The geometry of one layer.
 #[derive(Debug, Clone)]
 pub(super) struct Geometry {
     pub packing: Packing,

@@ -97,7 +97,7 @@ impl Grouping {
     /// Reads a stored `g_idx` of `geometry.k` integers.
     ///
     /// # Errors
-    /// It cannot be read. Values out of range are no error until their inputs are wanted.
+    /// It cannot be read. Values out of range are not an error until their inputs are wanted.
     pub fn read(geometry: &Geometry, index: &GroupIndex, bytes: &SharedView) -> Result<Grouping> {
         let bytes = read_all(bytes)?;
         let last = (geometry.groups as i64).min(i64::from(BAD));
@@ -130,7 +130,7 @@ impl Grouping {
             Some(i) => Err(Error::data(
                 name,
                 format!(
-                    "the group of input {} is out of range: there are groups 0 to {}; get the file anew",
+                    "the group of input {} is out of range: there are groups 0 to {}; download the file again",
                     k.start + i,
                     geometry.groups - 1
                 ),

@@ -1,4 +1,4 @@
-//! A TEST DOUBLE of the CUDA driver. It is no CUDA, needs no GPU, and is never shipped.
+//! A TEST DOUBLE of the CUDA driver. It is not CUDA, needs no GPU, and is never shipped.
 //!
 //! It implements the driver entry points that stfs reaches (and a few that a consumer of a handle
 //! needs) over host memory: "device" memory is a memfd, so that a second process really opens a

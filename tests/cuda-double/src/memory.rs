@@ -32,7 +32,7 @@ static BLOCKS: Mutex<BTreeMap<usize, Block>> = Mutex::new(BTreeMap::new());
 
 const MAGIC: &[u8; 16] = b"stfs-cuda-double";
 
-/// Fresh memory is full of this, up to a limit: nobody may take it for data.
+/// Fresh memory is full of this, up to a limit, so that it cannot be taken for data.
 const FRESH: u8 = 0xCD;
 const FRESH_LIMIT: usize = 64 << 20;
 
@@ -97,14 +97,14 @@ pub fn allocate(device: i32, bytes: usize, kind: Kind) -> Result<usize, Code> {
     if fd < 0 {
         return Err(OUT_OF_MEMORY);
     }
-    // SAFETY: the descriptor was just made and is nobody else's.
+    // SAFETY: the descriptor was just made and has no other owner.
     let file = unsafe { OwnedFd::from_raw_fd(fd) };
     // SAFETY: sets the size of a file of our own.
     if unsafe { libc::ftruncate(file.as_raw_fd(), bytes as libc::off_t) } != 0 {
         return Err(OUT_OF_MEMORY);
     }
     let address = take(file, bytes, kind, device)?;
-    // SAFETY: `bytes` writable bytes that nobody knows of yet.
+    // SAFETY: `bytes` writable bytes that nothing refers to yet.
     unsafe { (address as *mut u8).write_bytes(FRESH, bytes.min(FRESH_LIMIT)) };
     Ok(address)
 }
@@ -178,7 +178,7 @@ pub fn open(device: i32, handle: &[u8; 64]) -> Result<usize, Code> {
         .write(true)
         .open(format!("/proc/{pid}/fd/{fd}"))
         .map_err(|_| INVALID_HANDLE)?;
-    // A number that has been given to another file meanwhile is no device memory.
+    // A number that belongs to another file by now is not device memory.
     if file.metadata().map_or(true, |m| m.len() != bytes) {
         return Err(INVALID_HANDLE);
     }

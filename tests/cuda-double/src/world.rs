@@ -109,7 +109,7 @@ impl World {
         };
         self.note("-context");
         if ended.ruined.is_some() {
-            // What nobody could free goes with its context.
+            // Memory that was not freed goes with its context.
             crate::streams::drain_all();
             crate::memory::free_all(device);
         }

@@ -2,13 +2,13 @@
 
 use serde_json::{Value, json};
 
-use crate::catalog::Configs;
+use crate::catalog::Configuration;
 use crate::quant::compressed_tensors::config::{Config, Strategy, Weights};
 
 fn config(value: Value) -> Config {
-    let configs = Configs {
+    let configs = Configuration {
         config: Some(value),
-        ..Configs::default()
+        ..Configuration::default()
     };
     Config::new(&configs).expect("a compressed-tensors config")
 }
@@ -150,9 +150,9 @@ fn older_places_and_spellings_are_read() {
 
 #[test]
 fn other_methods_configs_are_not_ours() {
-    let configs = |v: Value| Configs {
+    let configs = |v: Value| Configuration {
         config: Some(v),
-        ..Configs::default()
+        ..Configuration::default()
     };
     let fp8 = json!({"quantization_config": {"quant_method": "fp8"}});
     assert!(Config::new(&configs(fp8)).is_none());

@@ -220,3 +220,20 @@ fn an_empty_layer_has_no_values() {
     assert!(model.view("a.weight").grain() > 0);
     assert!(model.values("a.weight").is_empty());
 }
+
+/// An expression that turns out to be unusable on some path is named by `ls --why`, although the
+/// config compiled.
+#[test]
+fn remarks_name_expressions_that_fail_when_they_are_matched() {
+    let mut config = int4(json!({"group_size": 32}));
+    config["quantization_config"]["ignore"] = json!([r"re:(?:(a+)\1*)+b"]);
+    let path = format!("{}!", "a".repeat(40));
+    let mut layer = four_bits(&[]);
+    for tensor in &mut layer {
+        tensor.name = tensor.name.replacen('a', &path, 1);
+    }
+    let model = TestModel::safetensors(&layer, config);
+    let remarks = crate::quant::remarks(&model.catalog);
+    assert_eq!(remarks.len(), 1, "{remarks:?}");
+    assert!(remarks[0].contains("is not used"), "{remarks:?}");
+}

@@ -4,12 +4,12 @@ use serde_json::{Value, json};
 
 use super::super::config::{Config, Stored as Convention};
 use super::Sample;
-use crate::catalog::Configs;
+use crate::catalog::Configuration;
 use crate::dtype::Dtype;
 use crate::quant::testing::TestModel;
 
-fn configs(files: &[(&str, Value)]) -> Configs {
-    let mut configs = Configs::default();
+fn configs(files: &[(&str, Value)]) -> Configuration {
+    let mut configs = Configuration::default();
     for (name, value) in files {
         let value = Some(value.clone());
         match *name {
@@ -86,7 +86,7 @@ fn the_convention_of_zero_points() {
     for (config, want) in cases {
         assert_eq!(of(config.clone()).stored, want, "{config}");
     }
-    assert_eq!(Config::new(&Configs::default()).stored, LessOne);
+    assert_eq!(Config::new(&Configuration::default()).stored, LessOne);
 }
 
 #[test]

@@ -6,13 +6,10 @@ use std::path::Path;
 use super::regular_file;
 use crate::error::{Error, Result};
 
-/// Largest index or manifest that is read, in bytes: ten times what a million tensors need.
-pub(super) const MAX_INDEX: u64 = 1 << 30;
-
 /// The whole of `path`, which must be a regular file (or a link to one) of at most `max` bytes.
 ///
 /// # Errors
-/// It cannot be read, is no regular file, or is larger.
+/// It cannot be read, is not a regular file, or is larger.
 pub(super) fn read(path: &Path, max: u64) -> Result<Vec<u8>> {
     let io = |e| Error::io(format!("read {}", path.display()), e);
     let (file, meta) = regular_file::open(path)?;
@@ -22,7 +19,7 @@ pub(super) fn read(path: &Path, max: u64) -> Result<Vec<u8>> {
         return Err(too_large(meta.len()));
     }
     let mut bytes = Vec::with_capacity(meta.len() as usize);
-    // A file may grow while it is read, or not know its size (/proc).
+    // A file may grow while it is read, and those of /proc have no size.
     file.take(max + 1).read_to_end(&mut bytes).map_err(io)?;
     match bytes.len() as u64 {
         len if len > max => Err(too_large(len)),

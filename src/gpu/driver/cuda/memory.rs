@@ -6,7 +6,8 @@ use std::sync::Arc;
 
 use cudarc::driver::{result, sys};
 
-use super::{CudaError, CudaResult, Device, call, warn};
+use super::{Device, call, warn};
+use crate::gpu::driver::{CudaError, CudaResult};
 
 /// A device's primary context, for as long as anything lives in it.
 pub struct Context {
@@ -16,11 +17,11 @@ pub struct Context {
 
 // SAFETY: the driver's contexts may be used from any thread that makes them current.
 unsafe impl Send for Context {}
-// SAFETY: as above; the driver locks for itself.
+// SAFETY: as above; the driver does its own locking.
 unsafe impl Sync for Context {}
 
 impl Context {
-    /// Makes the device's primary context, or takes a share of it.
+    /// Creates the device's primary context, or shares the existing one.
     ///
     /// # Errors
     /// The driver's.
@@ -66,7 +67,7 @@ impl Drop for Context {
     }
 }
 
-/// Device memory from `cuMemAlloc`: what the async pools give cannot be exported.
+/// Device memory from `cuMemAlloc`: memory from the async pools cannot be exported.
 pub struct DeviceMemory {
     pub(super) raw: sys::CUdeviceptr,
     pub(super) len: u64,
@@ -77,7 +78,7 @@ impl DeviceMemory {
     /// Allocates `len` bytes, which must not be 0.
     ///
     /// # Errors
-    /// The driver's, `CUDA_ERROR_OUT_OF_MEMORY` above all.
+    /// The driver's, most often `CUDA_ERROR_OUT_OF_MEMORY`.
     pub fn new(context: &Arc<Context>, len: u64) -> CudaResult<DeviceMemory> {
         context.enter()?;
         // SAFETY: the memory is only ever written to by copies (its first content is never read
@@ -142,7 +143,7 @@ impl Pinned {
                 name: "no memory came back".into(),
             });
         };
-        // SAFETY: `raw` points to `len` bytes that nobody else knows of. Writing them makes them
+        // SAFETY: `raw` points to `len` bytes that nothing else refers to. Writing them makes them
         // initialized, and touches every page before the first upload waits for it.
         unsafe { raw.as_ptr().write_bytes(0, len) };
         Ok(Pinned {

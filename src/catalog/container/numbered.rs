@@ -1,16 +1,16 @@
-//! Shards whose names count them: `model-00001-of-00003.safetensors`. Where no index says what they
-//! hold, the names alone tell that one is missing.
+//! Files whose names count them: `model-00001-of-00003.safetensors`. If no index says what they hold,
+//! only the names show that one is missing.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Digits of a number in such a name, at most: a name that claims more shards is something else.
+/// Digits of a number in such a name, at most: a name that claims more files is something else.
 const MAX_DIGITS: usize = 5;
 
-/// The shards of the same sets as `names` that are not among them.
-pub(super) fn missing(names: &[String]) -> Vec<String> {
+/// The files of the same sets as `names` that are not among them; all end in `end`.
+pub(super) fn missing(names: &[String], end: &str) -> Vec<String> {
     let mut sets: BTreeMap<(&str, usize, &str), BTreeSet<usize>> = BTreeMap::new();
     for name in names {
-        if let Some((stem, number, total)) = parse(name)
+        if let Some((stem, number, total)) = parse(name, end)
             && let Ok(n) = number.parse()
         {
             let set = sets.entry((stem, number.len(), total)).or_default();
@@ -23,14 +23,14 @@ pub(super) fn missing(names: &[String]) -> Vec<String> {
         let first = usize::from(!held.contains(&0));
         let count: usize = total.parse().unwrap_or(0);
         let absent = (first..count + first).filter(|n| !held.contains(n));
-        missing.extend(absent.map(|n| format!("{stem}-{n:0width$}-of-{total}.safetensors")));
+        missing.extend(absent.map(|n| format!("{stem}-{n:0width$}-of-{total}{end}")));
     }
     missing
 }
 
-/// The stem, the number and how many there are.
-fn parse(name: &str) -> Option<(&str, &str, &str)> {
-    let (rest, total) = name.strip_suffix(".safetensors")?.rsplit_once("-of-")?;
+/// The stem, the number and the count.
+fn parse<'a>(name: &'a str, end: &str) -> Option<(&'a str, &'a str, &'a str)> {
+    let (rest, total) = name.strip_suffix(end)?.rsplit_once("-of-")?;
     let (stem, number) = rest.rsplit_once('-')?;
     let is_number =
         |s: &str| (1..=MAX_DIGITS).contains(&s.len()) && s.bytes().all(|b| b.is_ascii_digit());
@@ -42,11 +42,15 @@ mod tests {
     use super::*;
 
     fn of(names: &[&str]) -> Vec<String> {
-        missing(&names.iter().map(ToString::to_string).collect::<Vec<_>>())
+        let names: Vec<_> = names.iter().map(ToString::to_string).collect();
+        missing(&names, ".safetensors")
     }
 
     #[test]
     fn what_the_names_count_and_is_not_there() {
+        let gguf = ["m-00002-of-00002.gguf", "m-00001-of-00009.safetensors"];
+        let gguf = gguf.map(String::from);
+        assert_eq!(missing(&gguf, ".gguf"), ["m-00001-of-00002.gguf"]);
         assert_eq!(
             of(&[
                 "m-00001-of-00003.safetensors",

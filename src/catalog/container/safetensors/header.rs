@@ -1,21 +1,23 @@
-//! Everything that is wrong with a safetensors header, where the library says the first thing and not
-//! of which tensor.
+//! Everything that is wrong with a safetensors header. The library reports only the first problem,
+//! and not of which tensor.
 
-use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
 
 use safetensors::tensor::TensorInfo;
-use serde::Deserialize;
-use serde_json::{Map, Value};
+use serde_json::Value;
 
-use super::{LENGTH_FIELD, METADATA};
+use super::shard::{LENGTH_FIELD, METADATA};
 use crate::dtype::{Dtype, numel};
+
+mod entries;
+
+use entries::{Entries, Entry};
 
 /// One thing wrong with a safetensors header.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HeaderProblem {
-    /// The tensor at fault; `None` where it is the header as a whole.
+    /// The tensor at fault; `None` if it is the header as a whole.
     pub tensor: Option<String>,
     /// What is wrong, with both numbers.
     pub problem: String,
@@ -30,111 +32,13 @@ impl fmt::Display for HeaderProblem {
     }
 }
 
-/// A header's entries in file order. Of a key that is there twice the last one counts, as in the
-/// safetensors library, which yet refuses a file where any of the others is no entry.
-#[derive(Default)]
-struct Entries {
-    last: Vec<(String, Entry)>,
-    earlier: Vec<(String, Entry)>,
-}
-
-/// What stands under a key of a header.
-#[derive(Deserialize)]
-#[serde(untagged)]
-enum Entry {
-    Object(Fields),
-    Other(Value),
-}
-
-impl Entry {
-    fn into_value(self) -> Value {
-        match self {
-            Entry::Object(fields) => Value::Object(fields.last),
-            Entry::Other(value) => value,
-        }
-    }
-
-    /// One of a tensor's fields that is there twice, for which the library refuses the file.
-    fn repeated(&self) -> Option<&str> {
-        let Entry::Object(fields) = self else {
-            return None;
-        };
-        let known = |k: &&String| matches!(&***k, "dtype" | "shape" | "data_offsets");
-        fields.repeated.iter().find(known).map(String::as_str)
-    }
-}
-
-/// An object's fields, the last of each name, and the names that are there more than once.
-struct Fields {
-    last: Map<String, Value>,
-    repeated: Vec<String>,
-}
-
-impl<'de> Deserialize<'de> for Fields {
-    fn deserialize<D: serde::Deserializer<'de>>(d: D) -> std::result::Result<Self, D::Error> {
-        struct Visitor;
-        impl<'de> serde::de::Visitor<'de> for Visitor {
-            type Value = Fields;
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a JSON object")
-            }
-            fn visit_map<A: serde::de::MapAccess<'de>>(
-                self,
-                mut map: A,
-            ) -> std::result::Result<Fields, A::Error> {
-                let (mut last, mut repeated) = (Map::new(), Vec::new());
-                while let Some((k, v)) = map.next_entry::<String, Value>()? {
-                    if last.insert(k.clone(), v).is_some() {
-                        repeated.push(k);
-                    }
-                }
-                Ok(Fields { last, repeated })
-            }
-        }
-        d.deserialize_map(Visitor)
-    }
-}
-
-impl<'de> Deserialize<'de> for Entries {
-    fn deserialize<D: serde::Deserializer<'de>>(d: D) -> std::result::Result<Self, D::Error> {
-        struct Visitor;
-        impl<'de> serde::de::Visitor<'de> for Visitor {
-            type Value = Entries;
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a JSON object")
-            }
-            fn visit_map<A: serde::de::MapAccess<'de>>(
-                self,
-                mut map: A,
-            ) -> std::result::Result<Entries, A::Error> {
-                let mut all = Entries::default();
-                let mut place: HashMap<String, usize> = HashMap::new();
-                while let Some((k, v)) = map.next_entry::<String, Entry>()? {
-                    match place.get(&k) {
-                        Some(&i) => {
-                            let earlier = std::mem::replace(&mut all.last[i].1, v);
-                            all.earlier.push((k, earlier));
-                        }
-                        None => {
-                            place.insert(k.clone(), all.last.len());
-                            all.last.push((k, v));
-                        }
-                    }
-                }
-                Ok(all)
-            }
-        }
-        d.deserialize_map(Visitor)
-    }
-}
-
 /// Every structural problem of a safetensors header (the JSON alone, without its length field) for
 /// a file of `file_len` bytes in all. Empty for a valid file.
 pub fn check_header(header: &[u8], file_len: u64) -> Vec<HeaderProblem> {
     examine(header, file_len).0
 }
 
-/// The problems, and the names of all tensors that the header tells of.
+/// The problems, and the names of all tensors in the header.
 pub(super) fn examine(header: &[u8], file_len: u64) -> (Vec<HeaderProblem>, Vec<Arc<str>>) {
     let whole = |problem: String| {
         let tensor = None;
@@ -189,7 +93,7 @@ pub(super) fn examine(header: &[u8], file_len: u64) -> (Vec<HeaderProblem>, Vec<
     (check_layout(spans, data_len, problems), names)
 }
 
-/// An entry whose name comes again further on: it counts for nothing, but must be an entry.
+/// An entry whose name appears again further on: it does not count, but must be an entry.
 fn check_earlier((name, entry): (String, Entry)) -> Option<HeaderProblem> {
     if name == METADATA {
         let problem = format!("has '{METADATA}' twice");
@@ -200,12 +104,18 @@ fn check_earlier((name, entry): (String, Entry)) -> Option<HeaderProblem> {
     }
     let problem = match entry.repeated() {
         Some(key) => format!("has '{key}' twice"),
-        None => serde_json::from_value::<TensorInfo>(entry.into_value())
-            .err()?
-            .to_string(),
+        None => {
+            let value = entry.into_value();
+            let is_object = value.is_object();
+            let why = serde_json::from_value::<TensorInfo>(value).err()?;
+            match is_object {
+                true => format!("is not valid: {why}"),
+                false => "is not an object".into(),
+            }
+        }
     };
     Some(HeaderProblem {
-        problem: format!("is there twice, and the first entry is none: {problem}"),
+        problem: format!("appears twice, and the first entry {problem}"),
         tensor: Some(name),
     })
 }
@@ -242,7 +152,7 @@ fn check_entry(value: &Value) -> std::result::Result<(u64, u64), String> {
         .ok_or_else(|| format!("shape {shape:?} overflows 64 bits"))?;
     let needs = dtype.bytes(n).ok_or_else(|| {
         format!(
-            "{n} elements of {dtype} are no whole number of bytes ({} bits)",
+            "{n} elements of {dtype} are not a whole number of bytes ({} bits)",
             n * u64::from(dtype.bits())
         )
     })?;
@@ -271,7 +181,7 @@ fn check_layout(
                 problem,
             })
         };
-        // A tensor that could not be measured leaves what looks like a hole; that is no news.
+        // A tensor that could not be measured leaves what looks like a hole; that is not news.
         if start > at && !broken {
             say(format!(
                 "hole before it: data begins at {start}, the tensor before ends at {at}"

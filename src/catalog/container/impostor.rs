@@ -1,53 +1,59 @@
-//! Files that lie under a shard's name but are no shard: what a clone without LFS, a broken download
-//! or a saved web page leaves behind. Recognized so that the error can say what to do.
+//! Files that lie under a weight file's name and hold something else: what a clone without LFS, a
+//! broken download or a saved web page leaves behind. Recognized so that the error can say what to do.
 
-use std::path::Path;
+use super::{CONTAINERS, Container};
+use crate::catalog::Object;
+use crate::error::{Error, Location, Result};
 
-use super::SourceFile;
-use super::safetensors::{LENGTH_FIELD, MAX_HEADER};
-use crate::error::Error;
-
-/// How many of a file's first bytes tell what it is.
+/// How many of a file's first bytes are looked at.
 const HEAD: u64 = 1024;
 
-/// Looks at the first bytes of `file`; an error if it is one of the known impostors. To be asked
-/// about a file that could not be read as what it should be: sound weights may begin with any bytes.
-pub(super) fn check(file: &SourceFile) -> Result<(), Error> {
+/// Looks at the first bytes of `file`, which could not be read as what it should be; sound weights
+/// may begin with any bytes. `expected` is the container that it should be of.
+///
+/// # Errors
+/// It is one of the known impostors, or another container's file.
+pub(super) fn check(file: &dyn Object, expected: Option<&dyn Container>) -> Result<()> {
     let mut head = vec![0u8; file.len().min(HEAD) as usize];
     file.read_at(0, &mut head)?;
+    let at = file.location();
     if head.is_empty() {
-        return Err(Error::invalid(
-            &file.path,
-            "is empty (0 bytes); download it again",
-        ));
+        return Err(Error::invalid(at, "is empty (0 bytes); download it again"));
     }
-    if begins_like_safetensors(&head) {
+    if expected.is_some_and(|container| container.begins_so(&head)) {
         return Ok(());
     }
-    check_head(&file.path, &head, file.len())?;
+    check_head(at, &head, file.len())?;
+    if let Some(expected) = expected
+        && let Some(other) = CONTAINERS.iter().find(|c| c.begins_so(&head))
+    {
+        let (is, should) = (other.name(), expected.name());
+        let problem = format!("is a {is} file, and a {should} model needs another one here");
+        return Err(Error::invalid(at, problem));
+    }
     if is_pickle(&head) {
-        return Err(pickle(&file.path));
+        return Err(pickle(at));
     }
     if head.starts_with(b"GGUF") {
         return Err(Error::invalid(
-            &file.path,
+            at,
             "is a GGUF file; stfs reads safetensors and bin + manifest",
         ));
     }
     Ok(())
 }
 
-/// Why `path`, which holds `bytes` and should be JSON, is none.
-pub(super) fn not_json(path: &Path, bytes: &[u8], why: &serde_json::Error) -> Error {
+/// Why what is at `at`, which holds `bytes` and should be JSON, is not.
+pub(in crate::catalog) fn not_json(at: &Location, bytes: &[u8], why: &serde_json::Error) -> Error {
     let head = &bytes[..bytes.len().min(HEAD as usize)];
-    match check_head(path, head, bytes.len() as u64) {
+    match check_head(at, head, bytes.len() as u64) {
         Err(better) => better,
-        Ok(()) => Error::invalid(path, format!("is not JSON: {why}")),
+        Ok(()) => Error::invalid(at, format!("is not JSON: {why}")),
     }
 }
 
 /// What may lie under the name of any file, whatever it should hold.
-fn check_head(path: &Path, head: &[u8], len: u64) -> Result<(), Error> {
+fn check_head(at: &Location, head: &[u8], len: u64) -> Result<()> {
     let text = String::from_utf8_lossy(head);
     let start = text.trim_start_matches('\u{feff}').trim_start();
     let lower = start
@@ -68,15 +74,7 @@ fn check_head(path: &Path, head: &[u8], len: u64) -> Result<(), Error> {
     } else {
         return Ok(());
     };
-    Err(Error::invalid(path, problem))
-}
-
-/// A length field and the `{` of a header: a damaged shard, whatever format the length's bytes
-/// happen to be the magic number of.
-fn begins_like_safetensors(head: &[u8]) -> bool {
-    head.first_chunk::<LENGTH_FIELD>()
-        .is_some_and(|n| u64::from_le_bytes(*n) <= MAX_HEADER)
-        && head.get(LENGTH_FIELD) == Some(&b'{')
+    Err(Error::invalid(at, problem))
 }
 
 /// What `torch.save` and `pickle.dump` begin a file with: a ZIP archive, or the protocol and then
@@ -89,9 +87,9 @@ fn is_pickle(head: &[u8]) -> bool {
 }
 
 /// The refusal of a PyTorch pickle.
-pub(super) fn pickle(path: &Path) -> Error {
+pub(super) fn pickle(at: impl Into<Location>) -> Error {
     Error::invalid(
-        path,
+        at,
         "is a PyTorch pickle, which can run code when it is loaded; stfs never unpickles: convert it to safetensors first",
     )
 }

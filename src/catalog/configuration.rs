@@ -1,18 +1,21 @@
-//! The JSON files beside the weights, and what they say of quantization and tying. Stale or missing
-//! configs are normal, so a file that cannot be read or parsed counts as absent (and is noted).
+//! A model's configuration: what it states about quantization and tying. Most models keep it in JSON
+//! files beside the weights; a manifest has one of its own. Everything above asks for keys.
+//!
+//! Stale or missing files are normal, so one that cannot be read or parsed counts as absent (and is
+//! noted).
 
 use std::fmt;
-use std::path::Path;
 
 use serde_json::{Map, Value};
 
-use super::{impostor, small_file};
+use super::container::not_json;
+use super::store::Store;
 use crate::error::Result;
 
-/// The parsed config files of a model directory.
+/// A model's configuration, from every source that it has.
 #[derive(Debug, Default, Clone)]
-pub struct Configs {
-    /// `config.json`.
+pub struct Configuration {
+    /// `config.json`, or what a container's own metadata has in its place.
     pub config: Option<Value>,
     /// `quantize_config.json` (GPTQ's older place).
     pub quantize_config: Option<Value>,
@@ -22,8 +25,8 @@ pub struct Configs {
     pub quantization_config: Option<Value>,
     /// `hf_quant_config.json` (NVIDIA ModelOpt's).
     pub hf_quant_config: Option<Value>,
-    /// A manifest's own `config` object (`default_bits`, `default_group_size`). Where this is set,
-    /// the tensors come from a bin + manifest pair, and no other config counts for them.
+    /// A manifest's own `config` object (`default_bits`, `default_group_size`). If this is set, the
+    /// tensors come from a bin + manifest pair, and no other configuration of quantization counts.
     pub manifest: Option<Map<String, Value>>,
     /// Files that are there and were passed over.
     pub unused: Vec<Unused>,
@@ -44,33 +47,48 @@ impl fmt::Display for Unused {
     }
 }
 
-/// Configs are small; what is larger than this is not one.
+/// The JSON files that may be beside the weights, in the order of the fields.
+const FILES: [&str; 5] = [
+    "config.json",
+    "quantize_config.json",
+    "quant_config.json",
+    "quantization_config.json",
+    "hf_quant_config.json",
+];
+
+/// Configs are small; what is larger than this, in bytes, is something else.
 const MAX_CONFIG: u64 = 64 << 20;
 
-impl Configs {
-    /// Reads what is there in `dir`.
-    pub fn new(dir: &Path) -> Configs {
+impl Configuration {
+    /// What the JSON files in `store` have.
+    pub fn beside(store: &dyn Store) -> Configuration {
+        store.prefetch(&FILES);
         let mut unused = Vec::new();
-        let mut read = |file| match read_json(&dir.join(file)) {
-            Ok(value) => value,
-            Err(e) => {
-                let why = e.about_its_file();
+        let [
+            config,
+            quantize_config,
+            quant_config,
+            quantization_config,
+            hf_quant_config,
+        ] = FILES.map(|file| {
+            read_json(store, file).unwrap_or_else(|e| {
+                let why = e.without_location();
                 unused.push(Unused { file, why });
                 None
-            }
-        };
-        Configs {
-            config: read("config.json"),
-            quantize_config: read("quantize_config.json"),
-            quant_config: read("quant_config.json"),
-            quantization_config: read("quantization_config.json"),
-            hf_quant_config: read("hf_quant_config.json"),
+            })
+        });
+        Configuration {
+            config,
+            quantize_config,
+            quant_config,
+            quantization_config,
+            hf_quant_config,
             manifest: None,
             unused,
         }
     }
 
-    /// A key of `config.json`, at its root or else in its `text_config`.
+    /// A key of the model's config, at its root or else in its `text_config`.
     pub fn root_or_text(&self, key: &str) -> Option<&Value> {
         let config = self.config.as_ref()?;
         config
@@ -79,19 +97,19 @@ impl Configs {
     }
 }
 
-/// `None` where no such file is there, which is normal.
-fn read_json(path: &Path) -> Result<Option<Value>> {
-    if std::fs::symlink_metadata(path).is_err() {
-        return Ok(None);
-    }
-    let bytes = small_file::read(path, MAX_CONFIG)?;
+/// `None` if there is no such file, which is normal.
+fn read_json(store: &dyn Store, file: &str) -> Result<Option<Value>> {
+    let bytes = match store.read_small(file, MAX_CONFIG) {
+        Err(e) if e.is_not_found() => return Ok(None),
+        read => read?,
+    };
     match serde_json::from_slice(&bytes) {
         Ok(value) => Ok(Some(value)),
-        // Python's json writes NaN and Infinity, which are no JSON; configs contain them now and
+        // Python's json writes NaN and Infinity, which are not JSON; configs contain them now and
         // then, never in keys that matter here.
         Err(e) => serde_json::from_str(&without_nan(&String::from_utf8_lossy(&bytes)))
             .map(Some)
-            .map_err(|_| impostor::not_json(path, &bytes, &e)),
+            .map_err(|_| not_json(&store.location().join(file), &bytes, &e)),
     }
 }
 
@@ -130,6 +148,20 @@ fn without_nan(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::catalog::{Catalog, MemoryStore, OpenOptions};
+
+    #[test]
+    fn keys_are_found_whatever_store_they_are_in() {
+        let config = br#"{"text_config": {"a": 1, "b": 2}, "a": 3}"#;
+        let store = MemoryStore::new(&[("config.json", config), ("quant_config.json", b"[NaN]")]);
+        let configs = Configuration::beside(&*store);
+        assert_eq!(configs.root_or_text("a"), Some(&3.into()));
+        assert_eq!(configs.root_or_text("b"), Some(&2.into()));
+        assert_eq!(configs.root_or_text("c"), None);
+        assert_eq!(configs.quant_config, Some(serde_json::json!([null])));
+        assert!(configs.unused.is_empty() && configs.hf_quant_config.is_none());
+        assert_eq!(*store.prefetched.lock().unwrap(), FILES);
+    }
 
     #[test]
     fn pythons_nan_is_read_as_null() {
@@ -142,11 +174,15 @@ mod tests {
     }
 
     #[test]
-    fn configs_that_cannot_be_used_count_as_absent_and_are_told() {
+    fn configs_that_cannot_be_used_count_as_absent_and_are_reported() {
         let dir = tempfile::tempdir().unwrap();
         std::fs::write(dir.path().join("config.json"), "{").unwrap();
+        let weights = [&2u64.to_le_bytes()[..], b"{}"].concat();
+        std::fs::write(dir.path().join("model.safetensors"), weights).unwrap();
         std::fs::create_dir(dir.path().join("quant_config.json")).unwrap();
-        let configs = Configs::new(dir.path());
+        let configs = Catalog::open(dir.path(), OpenOptions::default())
+            .unwrap()
+            .configs;
         assert!(configs.config.is_none() && configs.quant_config.is_none());
         let told: Vec<String> = configs.unused.iter().map(Unused::to_string).collect();
         let [config, quant_config] = told.as_slice() else {

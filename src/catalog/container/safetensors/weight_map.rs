@@ -3,15 +3,16 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
-use std::path::Path;
 use std::sync::Arc;
 
 use serde::Deserialize;
 use serde::de::{Deserializer, MapAccess, Visitor};
 use serde_json::Value;
 
-use super::{impostor, natural, small_file};
-use crate::error::{Error, Result};
+use crate::catalog::container::not_json;
+use crate::catalog::store::MAX_INDEX;
+use crate::catalog::{Findings, Store, natural};
+use crate::error::{Error, Location, Result};
 
 /// A shard's name as the index gives it, or why it is refused.
 type ShardName = std::result::Result<String, String>;
@@ -21,45 +22,44 @@ type ShardName = std::result::Result<String, String>;
 pub(super) struct WeightMap {
     /// The shards that are named, each once, in natural order; refused names last.
     pub shards: Vec<ShardName>,
-    /// Tensor → index into `shards`. Of a name that is there twice the last entry counts.
+    /// Tensor → index into `shards`. If a name appears twice, the last entry counts.
     pub tensors: BTreeMap<Arc<str>, u32>,
 }
 
 impl WeightMap {
-    /// Reads the index at `path`.
+    /// Reads the index of that name.
     ///
     /// # Errors
-    /// It cannot be read, is no JSON, or has no `weight_map`, or an empty one.
-    pub fn read(path: &Path) -> Result<WeightMap> {
+    /// It cannot be read, is not JSON, or has no `weight_map`, or an empty one.
+    pub fn read(store: &dyn Store, name: &str) -> Result<WeightMap> {
         #[derive(Deserialize)]
         struct Index {
             weight_map: WeightMap,
         }
-        let bytes = small_file::read(path, small_file::MAX_INDEX)?;
+        let bytes = store.read_small(name, MAX_INDEX)?;
+        let at = store.location().join(name);
         let problem = match serde_json::from_slice::<Index>(&bytes) {
             Ok(index) if index.weight_map.tensors.is_empty() => {
                 "its 'weight_map' is empty: it names no tensor and no shard; download it again, or mount a shard by its path".into()
             }
             Ok(index) => return Ok(index.weight_map.in_order()),
             Err(e) if e.is_data() => format!("has no 'weight_map' object: {e}"),
-            Err(e) => return Err(impostor::not_json(path, &bytes, &e)),
+            Err(e) => return Err(not_json(&at, &bytes, &e)),
         };
-        Err(Error::invalid(path, problem))
+        Err(Error::invalid(at, problem))
     }
 
-    /// The file names of the shards; the index is at `path`.
+    /// Reports the tensors whose shard's name is refused; the index is at `at`.
     ///
     /// # Errors
-    /// The first tensor whose shard's name is refused.
-    pub fn plain_names(&self, path: &Path) -> Result<Vec<&str>> {
+    /// The first of them, while a model is opened.
+    pub fn check_names(&self, at: &Location, findings: &mut Findings) -> Result<()> {
         for (tensor, &shard) in &self.tensors {
             if let Err(problem) = &self.shards[shard as usize] {
-                let problem = format!("tensor '{tensor}': {problem}");
-                return Err(Error::invalid(path, problem));
+                findings.tensor(at, tensor, problem.clone())?;
             }
         }
-        let plain = self.shards.iter().flatten();
-        Ok(plain.map(String::as_str).collect())
+        Ok(())
     }
 
     /// Sorts the shards.
@@ -127,23 +127,25 @@ fn plain_name(shard: Value) -> ShardName {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::catalog::{MemoryStore, OpenOptions};
 
     #[test]
     fn shards_are_in_natural_order_and_the_last_of_two_entries_counts() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("i.json");
         let text =
             r#"{"a": {}, "weight_map": {"t": "10", "u": "2", "v": "x/y", "t": "2", "w": "10"}}"#;
-        std::fs::write(&path, text).unwrap();
-        let map = WeightMap::read(&path).unwrap();
+        let store = MemoryStore::new(&[("i.json", text.as_bytes())]);
+        let map = WeightMap::read(&*store, "i.json").unwrap();
         let names: Vec<_> = map.shards.iter().flatten().collect();
         assert_eq!(names, ["2", "10"]);
         let of = |name: &str| map.tensors[name];
         assert_eq!(["t", "u", "w", "v"].map(of), [0, 0, 1, 2]);
-        let said = map.plain_names(&path).unwrap_err().to_string();
+        let at = store.location().join("i.json");
+        let mut first = Findings::first(OpenOptions::default());
+        let error = map.check_names(&at, &mut first).unwrap_err().to_string();
         assert!(
-            said.contains("tensor 'v'") && said.contains("\"x/y\""),
-            "{said}"
+            error.contains("tensor 'v'") && error.contains("\"x/y\""),
+            "{error}"
         );
+        assert!(map.check_names(&at, &mut Findings::all()).is_ok());
     }
 }

@@ -1,13 +1,14 @@
-//! Copies from pinned memory to the device, and how one knows that they are over.
+//! Copies from pinned memory to the device, and the events that complete with them.
 
 use std::sync::Arc;
 
 use cudarc::driver::{result, sys};
 
 use super::memory::Pinned;
-use super::{Context, CudaError, CudaResult, DeviceMemory, call, warn};
+use super::{Context, DeviceMemory, call, warn};
+use crate::gpu::driver::{CudaError, CudaResult};
 
-/// A staging buffer: pinned memory and the event that says when a copy out of it is over.
+/// A staging buffer: pinned memory, and the event that completes when a copy out of it is over.
 pub struct Staging {
     /// The bytes.
     pub bytes: Pinned,
@@ -24,7 +25,7 @@ impl Staging {
     /// The driver's.
     pub fn new(context: &Arc<Context>, len: usize) -> CudaResult<Staging> {
         let bytes = Pinned::new(context, len)?;
-        // A thread that waits sleeps; spinning would take a core from those that read.
+        // A waiting thread sleeps: spinning would take a core from the readers.
         let flags = sys::CUevent_flags::CU_EVENT_BLOCKING_SYNC as u32
             | sys::CUevent_flags::CU_EVENT_DISABLE_TIMING as u32;
         let mut event = std::ptr::null_mut();
@@ -76,7 +77,7 @@ impl Stream {
     pub fn copy(&self, from: Staging, len: usize, to: Arc<DeviceMemory>, offset: u64) -> Copying {
         let started = self.start(&from, len, &to, offset);
         if started.is_err() {
-            // The copy may be under way although its event is not: let nothing of it be left.
+            // The copy may be under way although its event is not recorded: wait for all of it.
             // SAFETY: the stream is alive.
             warn(call("cuStreamSynchronize", || unsafe {
                 result::stream::synchronize(self.raw)
@@ -102,7 +103,7 @@ impl Stream {
         };
         self.context.enter()?;
         // SAFETY: source and destination were just checked to hold `len` bytes. Both outlive the
-        // copy: `Copying` owns the one and a share of the other until the event has come.
+        // copy: `Copying` owns the one and a share of the other until the event has completed.
         call("cuMemcpyHtoDAsync_v2", || unsafe {
             result::memcpy_htod_async(to.raw + offset, bytes, self.raw)
         })?;
@@ -123,11 +124,11 @@ impl Drop for Stream {
     }
 }
 
-/// A copy under way: owns its source, so that nobody can write to it meanwhile.
+/// A copy under way: owns its source, so that nothing can write to it meanwhile.
 pub struct Copying {
     from: Option<Staging>,
     to: Arc<DeviceMemory>,
-    /// How many bytes.
+    /// Bytes.
     pub len: usize,
     started: CudaResult<()>,
 }

@@ -1,5 +1,5 @@
 //! Opening what must be a regular file: a FIFO or a device under a model file's name must neither
-//! block the program nor feed it without end.
+//! block the program nor feed it forever.
 
 use std::fs::{File, Metadata};
 use std::io;
@@ -24,8 +24,8 @@ pub(super) fn open(path: &Path) -> Result<(File, Metadata)> {
     }
 }
 
-/// The error about a path that could not be opened while doing `what`. A link to nowhere, as a hub
-/// cache has it where a blob is missing, is called so.
+/// The error about a path that could not be opened while doing `what`. It says so if the path is a
+/// link to nowhere, as it is in a hub cache that lacks a blob.
 pub(super) fn not_opened(path: &Path, what: String, error: io::Error) -> Error {
     let link = match error.kind() {
         io::ErrorKind::NotFound => std::fs::read_link(path).ok(),

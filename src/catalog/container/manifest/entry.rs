@@ -1,0 +1,114 @@
+//! The entries of a manifest: offset, size, dtype, shape and bits of a tensor.
+
+use std::sync::Arc;
+
+use serde_json::{Map, Value};
+
+use crate::catalog::ManifestBits;
+use crate::catalog::row::{Row, RowBytes};
+use crate::dtype::{Dtype, ElementType, numel};
+
+/// The bits of U32 tensors if nothing gives them.
+const DEFAULT_BITS: u32 = 4;
+
+/// How a manifest's entries are read.
+#[derive(Default)]
+pub(super) struct Entries {
+    /// The bits of a U32 tensor that does not give its own.
+    default_bits: u32,
+}
+
+fn whole(v: &Value, what: &str) -> std::result::Result<u64, String> {
+    v.as_u64()
+        .ok_or_else(|| format!("{what} is {v}, not a whole number from 0 up"))
+}
+
+impl Entries {
+    /// With the defaults of a manifest's `config`; or what is wrong with them.
+    pub fn new(config: &Map<String, Value>) -> std::result::Result<Entries, String> {
+        let default_bits = match config.get("default_bits") {
+            None | Some(Value::Null) => DEFAULT_BITS,
+            Some(v) => {
+                let n = whole(v, "config.default_bits")?;
+                u32::try_from(n).map_err(|_| format!("config.default_bits is {n}, too large"))?
+            }
+        };
+        Ok(Entries { default_bits })
+    }
+
+    /// An entry as a row, or what is wrong with it.
+    pub fn row(&self, name: &str, entry: &Value) -> std::result::Result<Row, String> {
+        let field = |key: &str| match entry.get(key) {
+            Some(v) => whole(v, key),
+            None => Err(format!("has no {key}")),
+        };
+        let (offset, size) = (field("offset")?, field("size")?);
+        if offset.checked_add(size).is_none() {
+            return Err(format!("offset {offset} + size {size} overflows 64 bits"));
+        }
+        let dtype_name = entry
+            .get("dtype")
+            .and_then(Value::as_str)
+            .ok_or("has no dtype")?;
+        let dtype = match Dtype::from_name(dtype_name) {
+            Some(d) => ElementType::Known(d),
+            None => ElementType::Other(dtype_name.into()),
+        };
+        let shape: Vec<u64> = entry
+            .get("shape")
+            .and_then(Value::as_array)
+            .and_then(|a| a.iter().map(Value::as_u64).collect())
+            .ok_or("shape is not an array of whole numbers from 0 up")?;
+        let is_u32 = dtype.is(Dtype::U32);
+        let explicit = match entry.get("bits") {
+            None | Some(Value::Null) => None,
+            Some(v) => Some(u32::try_from(whole(v, "bits")?).map_err(|_| "bits is too large")?),
+        };
+        let bits = explicit.unwrap_or(if is_u32 { self.default_bits } else { 0 });
+        let given = shape.clone();
+        let shape = packed_shape(&dtype, shape, size, bits)?;
+        let bits = ManifestBits {
+            bits,
+            explicit: explicit.is_some() || shape != given,
+        };
+        Ok(Row {
+            name: Arc::from(name),
+            dtype,
+            shape: shape.into(),
+            bytes: RowBytes::Extent { file: 0, offset },
+            nbytes: size,
+            bits: Some(bits),
+        })
+    }
+}
+
+/// The shape of what is stored. For U32 a manifest may give the logical shape instead, so that
+/// size = values × bits / 8: then the last dimension is packed.
+fn packed_shape(
+    dtype: &ElementType,
+    mut shape: Vec<u64>,
+    size: u64,
+    bits: u32,
+) -> std::result::Result<Vec<u64>, String> {
+    let n = numel(&shape).ok_or_else(|| format!("shape {shape:?} overflows 64 bits"))?;
+    let Some(known) = dtype.known() else {
+        return Ok(shape);
+    };
+    let needs = known.bytes(n);
+    if needs == Some(size) {
+        return Ok(shape);
+    }
+    if known == Dtype::U32
+        && bits > 0
+        && n.checked_mul(u64::from(bits)) == size.checked_mul(8)
+        && let Some(last) = shape.last_mut()
+        && (*last * u64::from(bits)) % 32 == 0
+    {
+        *last = *last * u64::from(bits) / 32;
+        return Ok(shape);
+    }
+    Err(match needs {
+        Some(needs) => format!("{known} {shape:?} needs {needs} bytes, size is {size}"),
+        None => format!("{known} {shape:?} is not a whole number of bytes, size is {size}"),
+    })
+}

@@ -1,0 +1,96 @@
+//! Safetensors files without an index: all of them count.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use super::reader::{Reader, announce};
+use super::{END, NAME};
+use crate::catalog::container::{Claim, Parts, numbered};
+use crate::catalog::{Findings, Problem, Store};
+use crate::error::Result;
+
+/// Safetensors files, all of which count.
+pub(super) struct Shards {
+    pub store: Arc<dyn Store>,
+    /// Their names, in natural order.
+    pub names: Vec<String>,
+    /// One shard, asked for by its own path.
+    pub lone: bool,
+}
+
+impl Claim for Shards {
+    fn read(self: Box<Self>, findings: &mut Findings) -> Result<Parts> {
+        announce(&self.store, &self.names);
+        let mut reader = Reader {
+            parts: Parts {
+                lone_file: self.lone,
+                ..Parts::new(&self.store, NAME)
+            },
+            index: None,
+            // Without its only shard nothing is there of a model.
+            leave_out: findings.allow_missing() && self.names.len() > 1,
+        };
+        let mut twice = Twice::default();
+        for name in &self.names {
+            let Some(shard) = reader.shard(name, findings)? else {
+                reader.parts.shards_missing = true;
+                continue;
+            };
+            if findings.verifying() {
+                let held = shard.tensors.iter().map(|t| &t.name).chain(&shard.lost);
+                twice.report(name, held, findings);
+            }
+            reader.parts.absent.extend(shard.lost);
+            reader.parts.tensors.extend(shard.tensors);
+        }
+        let mut parts = reader.parts;
+        if !self.lone {
+            find_missing(&self.names, &mut parts, findings);
+        }
+        Ok(parts)
+    }
+}
+
+/// Which file holds a name first, to report names that two files hold. (Opening refuses those of any
+/// container, once all tensors are together.)
+#[derive(Default)]
+struct Twice<'a>(HashMap<Arc<str>, &'a str>);
+
+impl<'a> Twice<'a> {
+    fn report<'t>(
+        &mut self,
+        file: &'a str,
+        held: impl Iterator<Item = &'t Arc<str>>,
+        findings: &mut Findings,
+    ) {
+        for tensor in held {
+            if let Some(first) = self.0.get(tensor) {
+                let problem =
+                    format!("is also in {first}, and no index says which counts; remove one");
+                findings.flaw(Problem::of_tensor(file, tensor, problem));
+            } else {
+                self.0.insert(tensor.clone(), file);
+            }
+        }
+    }
+}
+
+/// Shards that are missing by the names of the others.
+fn find_missing(names: &[String], parts: &mut Parts, findings: &mut Findings) {
+    let missing = numbered::missing(names, END);
+    for name in &missing {
+        let problem = "is missing: the names of the other shards count it, and no index says what it holds; download it again";
+        findings.flaw(Problem::of_file(name, problem));
+    }
+    let Some(first) = missing.first() else {
+        return;
+    };
+    parts.shards_missing = true;
+    let more = match missing.len() {
+        1 => String::new(),
+        n => format!(" and {} more", n - 1),
+    };
+    parts.notes.push(format!(
+        "{first}{more} missing: the names of the shards count more than are there, and no index says what they hold; what is there is served"
+    ));
+}

@@ -1,0 +1,220 @@
+//! Safetensors shards with an index: its `weight_map` decides which shard a tensor comes from.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use super::NAME;
+use super::reader::{Reader, announce};
+use super::shard::Shard;
+use super::weight_map::WeightMap;
+use crate::catalog::container::{Claim, Parts};
+use crate::catalog::row::Row;
+use crate::catalog::{Findings, Problem, Store};
+use crate::error::{Error, Location, Result};
+
+/// An index, and the shards beside it.
+pub(super) struct Index {
+    pub store: Arc<dyn Store>,
+    /// Its file name.
+    pub name: String,
+}
+
+impl Claim for Index {
+    fn read(self: Box<Self>, findings: &mut Findings) -> Result<Parts> {
+        let mut parts = Parts::new(&self.store, NAME);
+        parts.weight_files.push(self.name.clone());
+        let map = match WeightMap::read(&*self.store, &self.name) {
+            Ok(map) => map,
+            Err(error) => {
+                findings.file(&self.name, error)?;
+                return Ok(parts);
+            }
+        };
+        map.check_names(&self.store.location().join(&self.name), findings)?;
+        Walk::new(parts, &self.name, &map).read(findings)
+    }
+}
+
+/// The way through an index and its shards.
+struct Walk<'a> {
+    reader: Reader<'a>,
+    index: &'a str,
+    map: &'a WeightMap,
+    /// Of each shard of the map: which file it is, if it could be read.
+    file_of: Vec<Option<u32>>,
+    /// What is wrong with each shard: tensors that it should hold, and damage.
+    found: Vec<(Findings, Findings)>,
+    held: Held,
+}
+
+/// A tensor as one of the shards has it.
+struct HeldCopy {
+    /// Which file.
+    file: u32,
+    /// `None` if it cannot be served.
+    tensor: Option<Row>,
+}
+
+/// Every name in the shards' headers, with all that have it.
+type Held = HashMap<Arc<str>, Vec<HeldCopy>>;
+
+impl<'a> Walk<'a> {
+    fn new(parts: Parts, index: &'a str, map: &'a WeightMap) -> Walk<'a> {
+        Walk {
+            reader: Reader {
+                parts,
+                index: Some(index),
+                leave_out: false,
+            },
+            index,
+            map,
+            file_of: Vec::new(),
+            found: Vec::new(),
+            held: Held::new(),
+        }
+    }
+
+    fn read(mut self, findings: &mut Findings) -> Result<Parts> {
+        self.reader.leave_out = findings.allow_missing();
+        let plain: Vec<&String> = self.map.shards.iter().flatten().collect();
+        announce(&self.reader.parts.store, &plain);
+        for shard in &self.map.shards {
+            let mut damage = findings.same();
+            let file = self.reader.parts.files.len() as u32;
+            let read = match shard {
+                Ok(name) => self.reader.shard(name, &mut damage)?,
+                Err(_) => None,
+            };
+            self.file_of.push(read.as_ref().map(|_| file));
+            self.found.push((findings.same(), damage));
+            if let Some(shard) = read {
+                self.hold(file, shard);
+            }
+        }
+        self.add_mapped(findings)?;
+        for (missing, damage) in std::mem::take(&mut self.found) {
+            findings.append(missing);
+            findings.append(damage);
+        }
+        self.add_unmapped(findings);
+        let mut parts = self.reader.parts;
+        parts.notes.sort();
+        Ok(parts)
+    }
+
+    fn hold(&mut self, file: u32, shard: Shard) {
+        for t in shard.tensors {
+            let copies = self.held.entry(t.name.clone()).or_default();
+            copies.push(HeldCopy {
+                file,
+                tensor: Some(t),
+            });
+        }
+        for name in shard.lost {
+            let copies = self.held.entry(name).or_default();
+            copies.push(HeldCopy { file, tensor: None });
+        }
+    }
+
+    /// Adds every tensor of the map from the shard that the map names.
+    fn add_mapped(&mut self, findings: &mut Findings) -> Result<()> {
+        for (tensor, &shard) in &self.map.tensors {
+            let Ok(name) = &self.map.shards[shard as usize] else {
+                continue;
+            };
+            let mut copies = self.held.remove(tensor).unwrap_or_default();
+            let file = self.file_of[shard as usize];
+            let here = copies.iter().position(|c| Some(c.file) == file);
+            match here.map(|i| copies.swap_remove(i).tensor) {
+                Some(Some(row)) => {
+                    self.note_stale(tensor, name, &copies);
+                    self.reader.parts.tensors.push(row);
+                    continue;
+                }
+                // Of a shard that cannot be read, its tensors are no further news.
+                _ if findings.allow_missing() || file.is_none() => {}
+                Some(None) => {}
+                None => self.report_not_held(tensor, shard)?,
+            }
+            self.reader.parts.absent.insert(tensor.clone());
+        }
+        Ok(())
+    }
+
+    fn note_stale(&mut self, tensor: &str, name: &str, copies: &[HeldCopy]) {
+        let parts = &mut self.reader.parts;
+        for stale in copies {
+            let file = parts.files[stale.file as usize].name();
+            parts.notes.push(format!(
+                "'{tensor}': the copy in {file} is stale, the index names {name}"
+            ));
+        }
+    }
+
+    /// A tensor that is not where the index says.
+    fn report_not_held(&mut self, tensor: &str, shard: u32) -> Result<()> {
+        let (index, shard) = (self.index, shard as usize);
+        let Ok(name) = &self.map.shards[shard] else {
+            return Ok(());
+        };
+        let problem = format!(
+            "is not in this file, though {index} says so; the index and the shards are of different versions"
+        );
+        let problem = Problem::of_tensor(name, tensor, problem);
+        let at = self.reader.parts.store.location().join(name);
+        let (missing, _) = &mut self.found[shard];
+        missing.report(problem, || not_held(&at, tensor, index))
+    }
+
+    /// Tensors that a named shard holds but the map leaves out: served if just one shard has them.
+    fn add_unmapped(&mut self, findings: &mut Findings) {
+        let parts = &mut self.reader.parts;
+        let mut held: Vec<_> = std::mem::take(&mut self.held).into_iter().collect();
+        held.sort_by(|(a, _), (b, _)| a.cmp(b));
+        for (name, copies) in held {
+            let files: Vec<&str> = copies
+                .iter()
+                .map(|c| parts.files[c.file as usize].name())
+                .collect();
+            let index = self.index;
+            let note = match <[HeldCopy; 1]>::try_from(copies) {
+                Ok([HeldCopy { tensor, .. }]) => {
+                    let file = files[0];
+                    match tensor {
+                        Some(row) => {
+                            let note = format!("'{name}' is not in {index}; served from {file}");
+                            parts.tensors.push(row);
+                            note
+                        }
+                        None => {
+                            parts.absent.insert(name.clone());
+                            format!(
+                                "'{name}' is not in {index}, and {file}, which holds it, is cut short"
+                            )
+                        }
+                    }
+                }
+                Err(_) => {
+                    let problem = format!(
+                        "is in {}, and the index does not say which counts: it is left out",
+                        files.join(" and ")
+                    );
+                    findings.flaw(Problem::of_tensor(index, &name, problem));
+                    let files = files.join(", ");
+                    format!("'{name}' is not in {index} and in several shards ({files}); left out")
+                }
+            };
+            parts.notes.push(note);
+        }
+    }
+}
+
+/// The error about a tensor that is not where the index says.
+fn not_held(shard: &Location, tensor: &str, index: &str) -> Error {
+    Error::invalid(
+        shard,
+        format!(
+            "does not hold tensor '{tensor}', which {index} says is in it; the index and the shards are of different versions, or the file is cut short (--allow-missing serves the rest)"
+        ),
+    )
+}

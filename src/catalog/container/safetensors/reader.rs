@@ -1,0 +1,89 @@
+//! Shards, read one after the other.
+
+use std::collections::{BTreeMap, HashMap};
+use std::ffi::OsStr;
+use std::sync::Arc;
+
+use serde_json::{Map, Value};
+
+use super::shard::{self, Broken, Shard};
+use crate::catalog::container::Parts;
+use crate::catalog::{Findings, Store};
+use crate::error::{Error, Result};
+
+/// Reads shards into the parts of a model.
+pub(super) struct Reader<'a> {
+    pub parts: Parts,
+    /// The index that names the shards.
+    pub index: Option<&'a str>,
+    /// Whether a shard that cannot be read is left out, and noted.
+    pub leave_out: bool,
+}
+
+impl Reader<'_> {
+    /// Reads the next shard and adds it to the files; `None` if it is left out, or nothing of it can
+    /// be read.
+    ///
+    /// # Errors
+    /// What is wrong with it, while a model is opened.
+    pub fn shard(&mut self, name: &str, findings: &mut Findings) -> Result<Option<Shard>> {
+        let parts = &mut self.parts;
+        parts.weight_files.push(name.to_string());
+        let file = match self.index {
+            Some(index) if !parts.store.exists(name) => {
+                Err(missing_shard(&*parts.store, name, index))
+            }
+            _ => parts.store.open(OsStr::new(name)),
+        };
+        let read = file.map_err(Broken::from).and_then(|file| {
+            let index = parts.files.len() as u32;
+            let read = shard::read(&*file, index, findings.allow_missing());
+            // Its place counts even if it is damaged: what is reported of it is in the parts.
+            if read.is_ok() || findings.verifying() {
+                parts.files.push(file);
+            }
+            read
+        });
+        match read {
+            Ok(mut shard) => {
+                merge_metadata(&mut parts.metadata, shard.metadata.take());
+                Ok(Some(shard))
+            }
+            Err(broken) if self.leave_out => {
+                parts.notes.push(format!("left out: {}", broken.error()));
+                Ok(None)
+            }
+            Err(broken) => broken.report(name, findings),
+        }
+    }
+}
+
+/// The first shard that has a key wins; within one shard keys are sorted, so that the order is the
+/// same at every mount.
+fn merge_metadata(into: &mut Map<String, Value>, from: Option<HashMap<String, String>>) {
+    let sorted: BTreeMap<String, String> = from.into_iter().flatten().collect();
+    for (k, v) in sorted {
+        into.entry(k).or_insert(Value::String(v));
+    }
+}
+
+/// The error about a shard that an index names and that is not there.
+fn missing_shard(store: &dyn Store, name: &str, index: &str) -> Error {
+    let why = if store.exists(&format!("{name}.incomplete")) {
+        "only its .incomplete download is there; let the download finish"
+    } else if store.unfinished().is_some() {
+        "the download is unfinished; let it finish ('hf download' resumes it), or mount what is there with --allow-missing"
+    } else {
+        "download it again, or mount what is there with --allow-missing"
+    };
+    Error::invalid(
+        store.location().join(name),
+        format!("is missing, though {index} names it: {why}"),
+    )
+}
+
+/// Tells the store which shards are about to be read.
+pub(super) fn announce(store: &Arc<dyn Store>, names: &[impl AsRef<str>]) {
+    let names: Vec<&str> = names.iter().map(AsRef::as_ref).collect();
+    store.prefetch(&names);
+}

@@ -1,0 +1,204 @@
+//! One safetensors file: header → tensors. The header is parsed and validated by the safetensors
+//! library's own `Metadata`; only when it refuses is the header examined again, to say what is wrong
+//! in words, with the tensor's name and both numbers.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use safetensors::tensor::Metadata;
+
+use super::SingleFile;
+use super::header::{HeaderProblem, examine};
+use crate::catalog::container::impostor;
+use crate::catalog::row::{Row, RowBytes};
+use crate::catalog::{Findings, Object, Problem};
+use crate::dtype::{Dtype, ElementType};
+use crate::error::{Error, Result};
+
+/// The key of a header that is not a tensor.
+pub const METADATA: &str = "__metadata__";
+/// The length field before the header, in bytes.
+pub(super) const LENGTH_FIELD: usize = 8;
+/// The library's limit on headers, in bytes.
+const MAX_HEADER: u64 = 100_000_000;
+
+/// A shard's tensors and metadata.
+#[derive(Default)]
+pub(super) struct Shard {
+    /// The tensors that it holds whole.
+    pub tensors: Vec<Row>,
+    /// Its header's `__metadata__`.
+    pub metadata: Option<HashMap<String, String>>,
+    /// Tensors that the header names and that cannot be served: the file is cut short, or, of a
+    /// damaged header, all.
+    pub lost: Vec<Arc<str>>,
+}
+
+/// Why a shard cannot be read.
+pub(super) struct Broken {
+    /// The first problem, with the file's location.
+    error: Error,
+    /// All problems of its header; none if it cannot be examined, or is not a shard at all.
+    problems: Vec<HeaderProblem>,
+    /// The tensors in its header, as far as it can be read.
+    names: Vec<Arc<str>>,
+}
+
+impl From<Error> for Broken {
+    fn from(error: Error) -> Broken {
+        Broken {
+            error,
+            problems: Vec::new(),
+            names: Vec::new(),
+        }
+    }
+}
+
+impl Broken {
+    /// The first problem.
+    pub fn error(&self) -> &Error {
+        &self.error
+    }
+
+    /// Reports every problem. Returns the shard as far as it is known, if anything of it is.
+    ///
+    /// # Errors
+    /// The first problem, while a model is opened.
+    pub fn report(self, file: &str, findings: &mut Findings) -> Result<Option<Shard>> {
+        if self.problems.is_empty() || !findings.verifying() {
+            findings.file(file, self.error)?;
+        }
+        for HeaderProblem { tensor, problem } in self.problems {
+            let file = file.into();
+            findings.flaw(Problem {
+                file,
+                tensor,
+                problem,
+            });
+        }
+        let lost = self.names;
+        Ok((!lost.is_empty()).then(|| Shard {
+            lost,
+            ..Shard::default()
+        }))
+    }
+}
+
+/// Reads one shard, which is the `index`-th of the model's files. With `allow_cut` a file shorter than
+/// its header promises is not an error; the tensors that do not lie wholly within it are set aside.
+///
+/// # Errors
+/// All problems of the header, naming tensors and numbers.
+pub(super) fn read(
+    file: &dyn Object,
+    index: u32,
+    allow_cut: bool,
+) -> std::result::Result<Shard, Broken> {
+    let header = read_header(file).map_err(|error| better_error(file, error))?;
+    let refused = match parse(file, &header, index, allow_cut) {
+        Ok(shard) => return Ok(shard),
+        Err(refused) => refused,
+    };
+    impostor::check(file, Some(&SingleFile))?;
+    let (problems, names) = examine(&header, file.len());
+    // The library may refuse what nothing here knows of.
+    let first = problems.first().map_or(refused, ToString::to_string);
+    Err(Broken {
+        error: Error::invalid(file.location(), first),
+        problems,
+        names,
+    })
+}
+
+/// That the file is not a shard at all, if that is why it cannot be read.
+fn better_error(file: &dyn Object, error: Error) -> Error {
+    impostor::check(file, Some(&SingleFile))
+        .err()
+        .unwrap_or(error)
+}
+
+/// A length field and the `{` of a header: a shard, if perhaps a damaged one, whatever format the
+/// length's bytes happen to be the magic number of.
+pub(super) fn begins_so(head: &[u8]) -> bool {
+    head.first_chunk::<LENGTH_FIELD>()
+        .is_some_and(|n| u64::from_le_bytes(*n) <= MAX_HEADER)
+        && head.get(LENGTH_FIELD) == Some(&b'{')
+}
+
+/// The tensors of a header, or why the library refuses it.
+fn parse(
+    file: &dyn Object,
+    header: &[u8],
+    index: u32,
+    allow_cut: bool,
+) -> std::result::Result<Shard, String> {
+    let text = std::str::from_utf8(header).map_err(|e| e.to_string())?;
+    let metadata: Metadata = serde_json::from_str(text).map_err(|e| e.to_string())?;
+    let data_start = (LENGTH_FIELD + header.len()) as u64;
+    let data_len = metadata.data_len() as u64;
+    let has = file.len() - data_start;
+    if data_len > has && !allow_cut || data_len < has {
+        return Err(format!(
+            "header promises {data_len} bytes of tensors, the file has {has}"
+        ));
+    }
+    let mut shard = Shard {
+        metadata: metadata.metadata().clone(),
+        ..Shard::default()
+    };
+    for (name, info) in metadata.tensors() {
+        let (start, end) = (info.data_offsets.0 as u64, info.data_offsets.1 as u64);
+        let name: Arc<str> = name.into();
+        if end > has {
+            shard.lost.push(name);
+            continue;
+        }
+        shard.tensors.push(Row {
+            name,
+            dtype: from_library(info.dtype)?,
+            shape: info.shape.iter().map(|&d| d as u64).collect(),
+            bytes: RowBytes::Extent {
+                file: index,
+                offset: data_start + start,
+            },
+            nbytes: end - start,
+            bits: None,
+        });
+    }
+    Ok(shard)
+}
+
+/// The library's dtype as ours, by name. A later library may know one that we do not.
+fn from_library(dtype: safetensors::Dtype) -> std::result::Result<ElementType, String> {
+    Dtype::from_name(&dtype.to_string())
+        .map(ElementType::Known)
+        .ok_or_else(|| format!("dtype {dtype} is not one that stfs knows"))
+}
+
+/// The header's bytes, by a read: a header in a mapping could vanish while it is parsed.
+fn read_header(file: &dyn Object) -> Result<Vec<u8>> {
+    let len = file.len();
+    let invalid = |problem: String| Err(Error::invalid(file.location(), problem));
+    if len < LENGTH_FIELD as u64 {
+        return invalid(format!(
+            "too short for a safetensors file: needs at least 8 bytes, has {len}"
+        ));
+    }
+    let mut field = [0u8; LENGTH_FIELD];
+    file.read_at(0, &mut field)?;
+    let n = u64::from_le_bytes(field);
+    if n > MAX_HEADER {
+        return invalid(format!(
+            "header length is {n} bytes, over the limit of {MAX_HEADER}: not a safetensors file, or damaged"
+        ));
+    }
+    if n > len - LENGTH_FIELD as u64 {
+        return invalid(format!(
+            "header goes past the end: needs {} bytes, has {len}; the file is cut short, download it again",
+            n + LENGTH_FIELD as u64
+        ));
+    }
+    let mut header = vec![0; n as usize];
+    file.read_at(LENGTH_FIELD as u64, &mut header)?;
+    Ok(header)
+}

@@ -1,0 +1,164 @@
+//! What is wrong with a model. A container reports it while it reads; opening stops at the first
+//! problem, and `stfs verify` keeps them all.
+
+use std::path::Path;
+
+use super::store::Source;
+use super::{OpenOptions, container};
+use crate::error::{Error, Location, Result};
+
+/// Something wrong with a model.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Problem {
+    /// The file at fault, by its name in the model directory.
+    pub file: String,
+    /// The tensor at fault; `None` if it is the file as a whole.
+    pub tensor: Option<String>,
+    /// What is wrong, with both numbers and what to do.
+    pub problem: String,
+}
+
+impl Problem {
+    /// With a file as a whole.
+    pub fn of_file(file: &str, problem: impl Into<String>) -> Problem {
+        Problem {
+            file: file.into(),
+            tensor: None,
+            problem: problem.into(),
+        }
+    }
+
+    /// With a tensor.
+    pub fn of_tensor(file: &str, tensor: &str, problem: impl Into<String>) -> Problem {
+        Problem {
+            tensor: Some(tensor.into()),
+            ..Problem::of_file(file, problem)
+        }
+    }
+
+    /// Why `model` cannot be opened.
+    pub fn of_model(model: &Path, error: &Error) -> Problem {
+        let file = match error {
+            Error::Invalid { at, .. } => at.name(),
+            _ => model.display().to_string(),
+        };
+        Problem::from_error(&file, error)
+    }
+
+    /// From the error about a file, whose location then need not be named again.
+    fn from_error(file: &str, error: &Error) -> Problem {
+        Problem::of_file(file, error.without_location())
+    }
+}
+
+/// Where a container reports what is wrong. While a model is opened, a report comes back as the error
+/// that ends it; while it is verified, reports are kept, and the container goes on.
+pub(super) struct Findings {
+    options: OpenOptions,
+    /// `None` while a model is opened.
+    problems: Option<Vec<Problem>>,
+}
+
+impl Findings {
+    /// For opening: the first problem is the error.
+    pub fn first(options: OpenOptions) -> Findings {
+        let problems = None;
+        Findings { options, problems }
+    }
+
+    /// For verifying: everything counts, and nothing is tolerated.
+    pub fn all() -> Findings {
+        Findings {
+            options: OpenOptions::default(),
+            problems: Some(Vec::new()),
+        }
+    }
+
+    /// Nothing yet, for the same purpose.
+    pub fn same(&self) -> Findings {
+        Findings {
+            options: self.options,
+            problems: self.problems.as_ref().map(|_| Vec::new()),
+        }
+    }
+
+    /// Whether to serve what is there of an incomplete download.
+    pub fn allow_missing(&self) -> bool {
+        self.options.allow_missing
+    }
+
+    /// Whether all problems are wanted.
+    pub fn verifying(&self) -> bool {
+        self.problems.is_some()
+    }
+
+    /// A problem, and how the error reads if it is the first.
+    ///
+    /// # Errors
+    /// The error, while a model is opened.
+    pub fn report(&mut self, problem: Problem, error: impl FnOnce() -> Error) -> Result<()> {
+        match &mut self.problems {
+            Some(problems) => problems.push(problem),
+            None => return Err(error()),
+        }
+        Ok(())
+    }
+
+    /// An error about the file `name`.
+    ///
+    /// # Errors
+    /// The error, while a model is opened.
+    pub fn file(&mut self, name: &str, error: Error) -> Result<()> {
+        self.report(Problem::from_error(name, &error), || error)
+    }
+
+    /// A problem with a tensor that the file at `at` lists.
+    ///
+    /// # Errors
+    /// The problem, while a model is opened.
+    pub fn tensor(&mut self, at: &Location, tensor: &str, problem: String) -> Result<()> {
+        let kept = Problem::of_tensor(&at.name(), tensor, &problem);
+        self.report(kept, || {
+            Error::invalid(at, format!("tensor '{tensor}': {problem}"))
+        })
+    }
+
+    /// Something that only `verify` reports: opening serves the model all the same, or finds it itself.
+    pub fn flaw(&mut self, problem: Problem) {
+        if let Some(problems) = &mut self.problems {
+            problems.push(problem);
+        }
+    }
+
+    /// All that was kept.
+    pub fn into_problems(self) -> Vec<Problem> {
+        self.problems.unwrap_or_default()
+    }
+
+    /// Adds what was found apart from this.
+    pub fn append(&mut self, other: Findings) {
+        if let Some(problems) = &mut self.problems {
+            problems.extend(other.problems.into_iter().flatten());
+        }
+    }
+}
+
+/// Every structural problem of a model at once: what [`Catalog::open`](super::Catalog::open) would
+/// stop at, and everything behind it, in weight files, index, manifest and configs.
+///
+/// # Errors
+/// There is no model to look at.
+pub fn check(model: &Path) -> Result<Vec<Problem>> {
+    let claim = container::claim(&Source::find(model)?)?;
+    let mut findings = Findings::all();
+    let read = claim.read(&mut findings);
+    let mut problems = findings.into_problems();
+    match read {
+        Ok(parts) => {
+            let unused = parts.configs.unused.into_iter();
+            problems.extend(unused.map(|config| Problem::of_file(config.file, config.why)));
+        }
+        Err(error) => problems.push(Problem::of_model(model, &error)),
+    }
+    Ok(problems)
+}

@@ -1,0 +1,102 @@
+//! A tensor as a container hands it over.
+
+use std::sync::Arc;
+
+use crate::dtype::ElementType;
+use crate::view::SharedView;
+
+/// A stored tensor: bytes of a known length, dtype and shape.
+#[derive(Clone)]
+pub struct Row {
+    /// The name, exactly as the container has it.
+    pub name: Arc<str>,
+    /// Element type.
+    pub dtype: ElementType,
+    /// Shape; `[]` is a scalar. For packed words the shape of the words.
+    pub shape: Box<[u64]>,
+    /// Where its bytes are.
+    pub bytes: RowBytes,
+    /// Length in bytes.
+    pub nbytes: u64,
+    /// A manifest's `bits` (its `config.default_bits` applied), `None` in other containers.
+    pub bits: Option<ManifestBits>,
+}
+
+/// Where the bytes of a stored tensor are.
+#[derive(Clone)]
+pub enum RowBytes {
+    /// One run of a file's bytes: served without a copy.
+    Extent {
+        /// Index into the container's files.
+        file: u32,
+        /// First byte, counted from the start of the file.
+        offset: u64,
+    },
+    /// Anything else that gives exactly [`Row::nbytes`] bytes, such as the elements of a strided
+    /// tensor, gathered.
+    View {
+        /// The bytes.
+        view: SharedView,
+        /// Indexes of the container's files that they come from, in ascending order.
+        files: Box<[u32]>,
+    },
+}
+
+impl RowBytes {
+    /// The first file that they come from.
+    pub fn file(&self) -> Option<u32> {
+        match self {
+            RowBytes::Extent { file, .. } => Some(*file),
+            RowBytes::View { files, .. } => files.first().copied(),
+        }
+    }
+}
+
+/// What a manifest states about a tensor's packed width.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ManifestBits {
+    /// Bits per packed value; 0 for a tensor that packs nothing.
+    pub bits: u32,
+    /// Whether the tensor's own entry gives it, by `bits` or by a shape that counts the values (else
+    /// it is a default).
+    pub explicit: bool,
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ffi::OsStr;
+
+    use super::*;
+    use crate::catalog::container::Parts;
+    use crate::catalog::{Catalog, MemoryStore, Store};
+    use crate::dtype::Dtype;
+    use crate::view::{Bytes, read_all};
+
+    #[test]
+    fn a_tensor_may_be_any_view() {
+        let store = MemoryStore::new(&[("x", b"0123")]);
+        let source = store.source(None);
+        let mut parts = Parts::new(&source.store, "test");
+        parts.files.push(store.open(OsStr::new("x")).unwrap());
+        let row = |name: &str, bytes| Row {
+            name: name.into(),
+            dtype: ElementType::Known(Dtype::U8),
+            shape: [2, 1].into(),
+            bytes,
+            nbytes: 2,
+            bits: None,
+        };
+        let gathered = RowBytes::View {
+            view: Arc::new(Bytes(b"31".as_slice().into())),
+            files: [0].into(),
+        };
+        let extent = RowBytes::Extent { file: 0, offset: 1 };
+        parts.tensors = vec![row("b", gathered), row("a", extent)];
+        let catalog = Catalog::assemble(&source.model, parts).unwrap();
+        let bytes = |index| read_all(&catalog.bytes(index)).unwrap();
+        assert_eq!((bytes(0), bytes(1)), (b"12".to_vec(), b"31".to_vec()));
+        assert_eq!(catalog.extent(0).unwrap().offset, 1);
+        assert!(catalog.extent(1).is_none());
+        assert!((0..2).all(|index| catalog.files_of(index).eq([0])));
+    }
+}

@@ -1,0 +1,182 @@
+//! Stores: where a model's files are. A [`Store`] is one directory of them, an [`Object`] one file.
+//! Everything above asks these two and never a path: nothing else opens, maps or stats a source.
+
+use std::ffi::{OsStr, OsString};
+use std::ops::Range;
+use std::path::Path;
+use std::sync::Arc;
+
+use crate::error::{Error, Location, Result};
+
+mod local;
+#[cfg(test)]
+mod memory;
+mod piece;
+mod stat;
+
+pub use local::LocalFile;
+#[cfg(test)]
+pub(crate) use memory::{MemoryObject, MemoryStore};
+pub use piece::Piece;
+pub use stat::{FileState, Stat};
+
+/// Largest index or manifest that is read, in bytes: ten times what a million tensors need.
+pub(super) const MAX_INDEX: u64 = 1 << 30;
+
+/// Looks for a MODEL in one kind of store; `None` if it is not written like one of its own.
+type Find = fn(&Path) -> Option<Result<Source>>;
+
+/// The kinds of stores. The first that answers decides; the local file system is the last, as it takes
+/// every path.
+static STORES: &[Find] = &[local::find];
+
+/// A MODEL argument, resolved.
+#[derive(Clone)]
+pub struct Source {
+    /// What was asked for, as messages and `stfs mounts` show it. A path is absolute.
+    pub model: Location,
+    /// The directory that the model's files are in.
+    pub store: Arc<dyn Store>,
+    /// The file in it that was asked for; `None` if it was the directory.
+    pub file: Option<String>,
+}
+
+impl Source {
+    /// Finds the store that has `model`.
+    ///
+    /// # Errors
+    /// There is no such file or directory, or it cannot be looked into.
+    pub fn find(model: &Path) -> Result<Source> {
+        let found = STORES.iter().find_map(|find| find(model));
+        found.unwrap_or_else(|| Err(Error::invalid(model, "is not in a place that stfs knows")))
+    }
+}
+
+/// What a name in a store's listing is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum EntryKind {
+    /// A regular file, or a link to one.
+    File(Stat),
+    /// A directory, or a link to one.
+    Directory,
+    /// Anything else: a FIFO, a device, a link to nowhere.
+    Other,
+}
+
+/// An entry of a store's listing.
+#[derive(Debug, Clone)]
+pub struct Entry {
+    /// Its name.
+    pub name: OsString,
+    /// What it is, links followed.
+    pub kind: EntryKind,
+}
+
+/// One directory of files.
+pub trait Store: Send + Sync {
+    /// Where it is.
+    fn location(&self) -> &Location;
+
+    /// The owner, permissions and times of the directory itself, now.
+    fn attributes(&self) -> Stat;
+
+    /// Everything in it, in any order.
+    ///
+    /// # Errors
+    /// It cannot be listed.
+    fn list(&self) -> Result<Vec<Entry>>;
+
+    /// Whether there is a file of that name; a link to nowhere is not one.
+    fn exists(&self, name: &str) -> bool;
+
+    /// Opens a regular file.
+    ///
+    /// # Errors
+    /// It cannot be opened, or is not a regular file.
+    fn open(&self, name: &OsStr) -> Result<Arc<dyn Object>>;
+
+    /// The whole of a small file, at most `max` bytes.
+    ///
+    /// # Errors
+    /// It cannot be read, is not a regular file, or is larger. If there is nothing of that name, the
+    /// error [is `not_found`](Error::is_not_found).
+    fn read_small(&self, name: &str, max: u64) -> Result<Vec<u8>>;
+
+    /// Announces files that are about to be opened, and their beginnings read, one after the other.
+    /// A store that must wait for each request fetches them at the same time.
+    fn prefetch(&self, names: &[&str]) {
+        let _ = names;
+    }
+
+    /// The directory of that name in it.
+    fn directory(&self, name: &str) -> Option<Arc<dyn Store>> {
+        let _ = name;
+        None
+    }
+
+    /// A file that shows that the download of this directory has not finished.
+    fn unfinished(&self) -> Option<Location> {
+        None
+    }
+}
+
+/// One file: bytes of a known length, fixed when it is opened.
+pub trait Object: Send + Sync {
+    /// Its name in the store, for people: bytes that are not valid UTF-8 are replaced.
+    fn name(&self) -> &str;
+
+    /// Where it is.
+    fn location(&self) -> &Location;
+
+    /// What it looked like when it was opened.
+    fn stat(&self) -> &Stat;
+
+    /// The length when it was opened, in bytes.
+    fn len(&self) -> u64 {
+        self.stat().len
+    }
+
+    /// Whether it was empty when it was opened.
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// What its location leads to now.
+    fn state(&self) -> FileState;
+
+    /// Whether it was ever seen to differ from what was opened. Looks now, too.
+    fn changed(&self) -> bool;
+
+    /// Whether it was ever seen to differ from what was opened. Does not look.
+    fn was_changed(&self) -> bool;
+
+    /// Fills `buf` with the bytes from `offset` on, whatever happened to the file: never a signal.
+    ///
+    /// # Errors
+    /// [`Error::Truncated`] if it now ends before the range does, or the store's own error.
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<()>;
+
+    /// `len` bytes from `offset` on without a copy, if they are at hand in one piece. `None` means
+    /// "use [`Object::read_at`]".
+    fn piece(&self, offset: u64, len: usize) -> Option<Piece<'_>> {
+        let _ = (offset, len);
+        None
+    }
+
+    /// Announces byte ranges that are about to be read, in any order and any number of reads. Only a
+    /// hint: it must not fail, and must not wait for the bytes.
+    fn will_need(&self, ranges: &[Range<u64>]) {
+        let _ = ranges;
+    }
+}
+
+/// That a file is the beginning of a download, which its name says.
+pub(super) fn incomplete(at: impl Into<Location>) -> Error {
+    Error::invalid(
+        at,
+        "is an incomplete download; let it finish ('hf download' resumes it), then mount again",
+    )
+}
+
+/// How the names of such files end.
+pub(super) const INCOMPLETE: &str = ".incomplete";

@@ -1,0 +1,123 @@
+//! The local file system: a directory of files, one of them, or a hub cache's folder of a model.
+
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use super::{Entry, EntryKind, INCOMPLETE, Object, Source, Stat, Store, incomplete};
+use crate::error::{Error, Location, Result};
+
+mod hub;
+mod mapped_file;
+mod regular_file;
+mod small_file;
+
+pub use mapped_file::LocalFile;
+pub(super) use mapped_file::MappedSlice;
+
+/// A directory.
+struct LocalStore {
+    dir: PathBuf,
+    location: Location,
+}
+
+/// What `model` names.
+pub(super) fn find(model: &Path) -> Option<Result<Source>> {
+    Some(absolute(model).and_then(resolve))
+}
+
+fn resolve(model: PathBuf) -> Result<Source> {
+    if model.is_dir() {
+        let dir = hub::snapshot(&model)?.unwrap_or_else(|| model.clone());
+        return Ok(Source {
+            store: LocalStore::shared(dir),
+            model: model.into(),
+            file: None,
+        });
+    }
+    let location = Location::from(&model);
+    let name = location.name();
+    if name.ends_with(INCOMPLETE) {
+        return Err(incomplete(location));
+    }
+    let dir = model.parent().unwrap_or(Path::new("/")).to_path_buf();
+    Ok(Source {
+        model: location,
+        store: LocalStore::shared(dir),
+        file: Some(name),
+    })
+}
+
+/// Makes the path absolute without following a last symbolic link (a hub cache's shards are links
+/// whose own names count).
+fn absolute(model: &Path) -> Result<PathBuf> {
+    let meta = std::fs::metadata(model).map_err(|e| {
+        regular_file::not_opened(model, format!("open model {}", model.display()), e)
+    })?;
+    let io = |e| Error::io(format!("resolve {}", model.display()), e);
+    if meta.is_dir() {
+        return std::fs::canonicalize(model).map_err(io);
+    }
+    let parent = match model.parent() {
+        Some(p) if !p.as_os_str().is_empty() => p,
+        _ => Path::new("."),
+    };
+    let name = model
+        .file_name()
+        .ok_or_else(|| Error::invalid(model, "has no file name"))?;
+    Ok(std::fs::canonicalize(parent).map_err(io)?.join(name))
+}
+
+impl LocalStore {
+    fn shared(dir: PathBuf) -> Arc<dyn Store> {
+        let location = Location::from(&dir);
+        Arc::new(LocalStore { dir, location })
+    }
+}
+
+impl Store for LocalStore {
+    fn location(&self) -> &Location {
+        &self.location
+    }
+
+    fn attributes(&self) -> Stat {
+        std::fs::metadata(&self.dir).map_or(Stat::unknown(), |m| Stat::of(&m))
+    }
+
+    fn list(&self) -> Result<Vec<Entry>> {
+        let io = |e| Error::io(format!("read directory {}", self.dir.display()), e);
+        let mut entries = Vec::new();
+        for entry in std::fs::read_dir(&self.dir).map_err(io)? {
+            let entry = entry.map_err(io)?;
+            let kind = match std::fs::metadata(entry.path()) {
+                Ok(m) if m.is_file() => EntryKind::File(Stat::of(&m)),
+                Ok(m) if m.is_dir() => EntryKind::Directory,
+                _ => EntryKind::Other,
+            };
+            let name = entry.file_name();
+            entries.push(Entry { name, kind });
+        }
+        Ok(entries)
+    }
+
+    fn exists(&self, name: &str) -> bool {
+        self.dir.join(name).exists()
+    }
+
+    fn open(&self, name: &OsStr) -> Result<Arc<dyn Object>> {
+        LocalFile::open(&self.dir.join(name))
+    }
+
+    fn read_small(&self, name: &str, max: u64) -> Result<Vec<u8>> {
+        small_file::read(&self.dir.join(name), max)
+    }
+
+    fn directory(&self, name: &str) -> Option<Arc<dyn Store>> {
+        let dir = self.dir.join(name);
+        dir.is_dir().then(|| LocalStore::shared(dir))
+    }
+
+    fn unfinished(&self) -> Option<Location> {
+        hub::unfinished(&self.dir).map(Location::from)
+    }
+}

@@ -1,0 +1,221 @@
+//! An open file of this machine: its mapping, its descriptor, and what it looked like when it was
+//! opened. The only `mmap` of the program.
+
+use std::fs::File;
+use std::io;
+use std::num::NonZeroU64;
+use std::ops::Range;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use memmap2::{Advice, Mmap, MmapOptions};
+
+use super::super::{FileState, Object, Piece, Stat};
+use super::regular_file;
+use crate::error::{Error, Location, Result};
+use crate::patience;
+
+/// A read-only file whose bytes the mount serves.
+pub struct LocalFile {
+    location: Location,
+    name: String,
+    stat: Stat,
+    file: File,
+    map: Option<Mmap>,
+    changed: AtomicBool,
+}
+
+impl LocalFile {
+    /// Opens and maps `path`, which must be a regular file (or a link to one).
+    ///
+    /// # Errors
+    /// It cannot be opened, or is not a regular file.
+    pub fn open(path: &Path) -> Result<Arc<dyn Object>> {
+        let (file, meta) = regular_file::open(path)?;
+        let map = match meta.len() {
+            0 => None,
+            _ => map(&file, path),
+        };
+        let location = Location::from(path);
+        Ok(Arc::new(LocalFile {
+            name: location.name(),
+            location,
+            stat: Stat::of(&meta),
+            file,
+            map,
+            changed: AtomicBool::new(false),
+        }))
+    }
+
+    fn truncated(&self, needs: u64) -> Error {
+        Error::Truncated {
+            at: self.location.clone(),
+            needs,
+            has: self.file.metadata().map_or(0, |m| m.len()),
+        }
+    }
+
+    /// What the open file looks like now.
+    fn stat_now(&self) -> Result<Stat> {
+        patience::touch_source()?;
+        self.file
+            .metadata()
+            .map(|m| Stat::of(&m))
+            .map_err(|e| Error::io(format!("stat {}", self.location), e))
+    }
+
+    /// Compares the file with what it was when it was opened, and remembers a difference; logged
+    /// once. Its bytes are served all the same.
+    fn check_changed(&self, now: &Stat) {
+        let was = &self.stat;
+        if (was.len, was.mtime) != (now.len, now.mtime)
+            && !self.changed.swap(true, Ordering::Relaxed)
+        {
+            let how = match was.len == now.len {
+                true => "was written to".to_string(),
+                false => format!("had {} bytes, has {}", was.len, now.len),
+            };
+            log::warn!(
+                "{}: changed under the mount: {how}; what it holds now is served; mount again to see it whole",
+                self.location,
+            );
+        }
+    }
+
+    /// Has the kernel begin to read a range into the page cache.
+    fn fetch(&self, range: &Range<u64>) {
+        if let Some(len) = NonZeroU64::new(range.end.saturating_sub(range.start)) {
+            // Only advice: what it does not bring, the read does.
+            let advice = rustix::fs::Advice::WillNeed;
+            let _ = rustix::fs::fadvise(&self.file, range.start, Some(len), advice);
+        }
+    }
+}
+
+/// Maps a file that is not empty; `None` if it cannot be mapped, and `pread` does it all.
+fn map(file: &File, path: &Path) -> Option<Mmap> {
+    // Private, although nothing is ever written: FUSE file systems with direct I/O refuse shared
+    // mappings. The bytes are handed out only as a `MappedSlice`, for system calls: a page that
+    // vanishes makes the kernel's copy fail with EFAULT instead of raising SIGBUS here.
+    //
+    // SAFETY: the mapping is read-only and private to `LocalFile`, and no Rust code loads from it, so
+    // a file that changes or shrinks meanwhile breaks no promise of `&[u8]` that compiled code relies
+    // on.
+    match unsafe { MmapOptions::new().map_copy_read_only(file) } {
+        Ok(map) => {
+            // Only a hint; without it large reads fault more often.
+            let _ = map.advise(Advice::HugePage);
+            Some(map)
+        }
+        // A file system that cannot map, or no address space left.
+        Err(e) => {
+            log::info!("{}: cannot be mapped ({e}); reads copy it", path.display());
+            None
+        }
+    }
+}
+
+impl Object for LocalFile {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn location(&self) -> &Location {
+        &self.location
+    }
+
+    fn stat(&self) -> &Stat {
+        &self.stat
+    }
+
+    fn state(&self) -> FileState {
+        match self.location.path().map(std::fs::metadata) {
+            Some(Ok(m)) => FileState::of(&self.stat, &Stat::of(&m)),
+            _ => FileState::gone(self.stat_now().map_or(0, |s| s.len)),
+        }
+    }
+
+    fn changed(&self) -> bool {
+        if let Ok(now) = self.stat_now() {
+            self.check_changed(&now);
+        }
+        self.was_changed()
+    }
+
+    fn was_changed(&self) -> bool {
+        self.changed.load(Ordering::Relaxed)
+    }
+
+    /// By `pread`, which cannot fault.
+    fn read_at(&self, offset: u64, mut buf: &mut [u8]) -> Result<()> {
+        patience::touch_source()?;
+        let mut at = offset;
+        let end = offset + buf.len() as u64;
+        while !buf.is_empty() {
+            match self.file.read_at(buf, at) {
+                Ok(0) => return Err(self.truncated(end)),
+                Ok(n) => {
+                    buf = &mut buf[n..];
+                    at += n as u64;
+                }
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(e) => {
+                    let what = format!("read {} at {offset}", self.location);
+                    return Err(Error::io(what, e));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Part of the mapping, if the file was at least that long when it was opened.
+    fn piece(&self, offset: u64, len: usize) -> Option<Piece<'_>> {
+        let start = usize::try_from(offset).ok()?;
+        let end = start.checked_add(len)?;
+        let bytes = self.map.as_ref()?.get(start..end)?;
+        Some(Piece::mapped(MappedSlice {
+            file: self,
+            bytes,
+            end: end as u64,
+        }))
+    }
+
+    fn will_need(&self, ranges: &[Range<u64>]) {
+        ranges.iter().for_each(|range| self.fetch(range));
+    }
+}
+
+/// Part of a mapped file, for the kernel alone: nothing loads from `bytes`.
+pub(in super::super) struct MappedSlice<'a> {
+    file: &'a LocalFile,
+    bytes: &'a [u8],
+    /// How long the file must still be, in bytes.
+    end: u64,
+}
+
+impl MappedSlice<'_> {
+    pub fn len(&self) -> usize {
+        self.bytes.len()
+    }
+
+    /// Has the kernel fetch these bytes and no others.
+    pub fn fetch_alone(&self) {
+        self.file
+            .fetch(&(self.end - self.bytes.len() as u64..self.end));
+    }
+
+    /// The bytes, after a look at the file's size.
+    ///
+    /// # Safety
+    /// The slice may only be handed to a system call that reads from it; see [`Piece::for_kernel`].
+    pub unsafe fn for_kernel(&self) -> Result<&[u8]> {
+        let now = self.file.stat_now()?;
+        self.file.check_changed(&now);
+        match now.len < self.end {
+            true => Err(self.file.truncated(self.end)),
+            false => Ok(self.bytes),
+        }
+    }
+}

@@ -1,0 +1,89 @@
+//! What is announced reaches the file beneath, whatever lies between.
+
+use std::sync::Arc;
+
+use super::{Bytes, Concat, Npy, SharedView, Slice, StoredBytes, View, npy_header};
+use crate::catalog::{Extent, MemoryObject, MemoryStore};
+
+/// Bytes `10..10 + len` of a file, and the file.
+fn stored(len: u64) -> (SharedView, Arc<MemoryObject>) {
+    let store = MemoryStore::new(&[("x", &vec![0; 10 + len as usize])]);
+    let object = store.object("x").unwrap();
+    let file = object.clone();
+    let view = StoredBytes(Extent {
+        file,
+        offset: 10,
+        len,
+    });
+    (Arc::new(view), object)
+}
+
+/// What was announced since the last call.
+fn announced(object: &MemoryObject) -> Vec<(u64, u64)> {
+    let ranges = std::mem::take(&mut *object.announced.lock().unwrap());
+    ranges.into_iter().map(|r| (r.start, r.end)).collect()
+}
+
+#[test]
+fn slices_shift_what_is_announced() {
+    let (view, object) = stored(100);
+    view.will_need(&[0..5, 90..100]);
+    assert_eq!(announced(&object), [(10, 15), (100, 110)]);
+    let inner = Slice::new(Arc::new(Slice::new(view, 20, 50)), 5, 10);
+    inner.will_need(&[0..10, 3..4]);
+    assert_eq!(announced(&object), [(35, 45), (38, 39)]);
+}
+
+#[test]
+fn the_header_of_an_npy_is_not_in_the_file() {
+    let (view, object) = stored(100);
+    let header = npy_header("|u1", &[100]).len() as u64;
+    let npy = Npy::new("|u1", &[100], view);
+    npy.will_need(&[0..header, 5..header + 7, header + 50..header + 60]);
+    assert_eq!(announced(&object), [(10, 17), (60, 70)]);
+    npy.will_need(std::slice::from_ref(&(0..5)));
+    assert_eq!(announced(&object), []);
+}
+
+#[test]
+fn a_join_announces_to_each_part_what_it_needs_of_it() {
+    let ((a, file_a), (b, file_b)) = (stored(6), stored(12));
+    let empty: SharedView = Arc::new(Bytes(Arc::new([])));
+    // One after the other: 6 bytes of a, 12 of b.
+    let follow = Concat::new(vec![a.clone(), empty.clone(), b.clone()], 1);
+    follow.will_need(&[4..8, 17..18]);
+    assert_eq!(announced(&file_a), [(14, 16)]);
+    assert_eq!(announced(&file_b), [(10, 12), (21, 22)]);
+    follow.will_need(std::slice::from_ref(&(0..6)));
+    assert_eq!(
+        (announced(&file_a), announced(&file_b)),
+        (vec![(10, 16)], vec![])
+    );
+    // Side by side in three rows: 2 bytes of a, 4 of b.
+    let beside = Concat::new(vec![a, empty, b], 3);
+    beside.will_need(&[1..9, 12..18]);
+    assert_eq!(announced(&file_a), [(11, 14), (14, 16)]);
+    assert_eq!(announced(&file_b), [(10, 15), (18, 22)]);
+    Concat::new(Vec::new(), 1).will_need(&[]);
+}
+
+/// The ranges of a join are those that a read of it asks its parts for.
+#[test]
+fn a_join_announces_what_it_reads() {
+    for outer in [1, 2, 3] {
+        let (a, file_a) = stored(6);
+        let (b, file_b) = stored(12);
+        let join = Concat::new(vec![a, b], outer);
+        let row = 18 / outer;
+        for start in 0..18 {
+            for end in start..=18 {
+                join.will_need(std::slice::from_ref(&(start..end)));
+                let covered =
+                    |ranges: Vec<(u64, u64)>| -> u64 { ranges.iter().map(|r| r.1 - r.0).sum() };
+                let in_a = (start..end).filter(|at| at % row < 6 / outer).count() as u64;
+                assert_eq!(covered(announced(&file_a)), in_a, "{outer} {start}..{end}");
+                assert_eq!(covered(announced(&file_b)), end - start - in_a);
+            }
+        }
+    }
+}
