@@ -329,12 +329,12 @@ fn fusions_are_of_values() {
     let model = TestModel::safetensors(&tensors, Value::Null);
     let model = Model::new(model.catalog, ModelOptions::default());
     let (id, fused) = model.find("l.qkv_proj.weight").unwrap();
-    assert_eq!((fused.dtype.name(), &*fused.shape), ("F32", &[9, 10][..]));
+    assert_eq!((fused.dtype.name(), fused.shape), ("F32", &[9, 10][..]));
     let bytes = read_all(&*model.f32(id).unwrap().unwrap()).unwrap();
     let first = f32::from_le_bytes(bytes[..4].try_into().unwrap());
     assert!(same(first, NF4[7] * 2.0));
     assert!(model.find("l.qkv_proj.weight.absmax").is_err());
     let (_, fused) = model.find("e.gate_up_proj.weight").unwrap();
-    assert_eq!((fused.dtype.name(), &*fused.shape), ("F32", &[4, 3][..]));
+    assert_eq!((fused.dtype.name(), fused.shape), ("F32", &[4, 3][..]));
     assert!(model.find("e.gate_up_proj.SCB").is_err());
 }

@@ -31,7 +31,7 @@ fn whole_blocks_and_rows_fuse_as_stored_and_others_as_values() {
     let model = attention([256, 128, 130], blocks);
     let (_, fused) = model.find(weight).unwrap();
     assert_eq!(
-        (fused.dtype.name(), &*fused.shape),
+        (fused.dtype.name(), fused.shape),
         ("F8_E4M3", &[514, 256][..])
     );
     assert_eq!(model.kind(&fused.raw), "fused");
@@ -42,10 +42,7 @@ fn whole_blocks_and_rows_fuse_as_stored_and_others_as_values() {
 
     let straddles = attention([256, 130, 128], blocks);
     let (id, fused) = straddles.find(weight).unwrap();
-    assert_eq!(
-        (fused.dtype.name(), &*fused.shape),
-        ("F32", &[514, 256][..])
-    );
+    assert_eq!((fused.dtype.name(), fused.shape), ("F32", &[514, 256][..]));
     let remark = straddles.remark(id).unwrap();
     assert!(
         remark.contains("k_proj") && remark.contains("whole block"),
