@@ -4,22 +4,15 @@ use std::collections::BTreeMap;
 
 use serde_json::{Map, Value, json};
 
-use crate::layout::TensorFile;
 use crate::model::{Expr, Join, Model, Tensor, TensorId};
 use crate::quant::Target;
 use crate::text::push_json;
 
-/// A tensor's `meta.json`, pretty-printed, with a newline at its end.
-pub fn meta_json(model: &Model, id: TensorId) -> Vec<u8> {
+/// A tensor's `meta.json`, pretty-printed, with a newline at its end. `views` describes its files.
+pub fn meta_json(model: &Model, id: TensorId, views: Map<String, Value>) -> Vec<u8> {
     let Ok(tensor) = model.tensor(id) else {
         return Vec::new();
     };
-    let mut views = Map::new();
-    for row in TensorFile::all() {
-        if let Some(view) = (row.describe)(model, id, &tensor) {
-            views.insert(row.view_name.into(), view);
-        }
-    }
     let mut meta = json!({
         "name": model.name(id),
         "dtype": tensor.dtype.name(),

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use super::Top;
 use crate::dtype::{Dtype, ElementType};
@@ -184,9 +184,9 @@ static ROWS: [Row; TensorFile::COUNT] = [
         remember_len: true,
         exists: |_, _, _| true,
         shown: |_, _, _| None,
-        len: |model, id, _| meta_json(model, id).len() as u64,
+        len: |model, id, _| document(model, id).len() as u64,
         describe: |_, _, _| None,
-        view: |model, id| Ok(Some(Arc::new(Bytes(meta_json(model, id).into())))),
+        view: |model, id| Ok(Some(Arc::new(Bytes(document(model, id).into())))),
     },
 ];
 
@@ -225,6 +225,18 @@ fn shown(dtype: ElementType, shape: &[u64]) -> Option<Shown> {
         dtype,
         shape: shape.into(),
     })
+}
+
+/// A tensor's `meta.json`.
+fn document(model: &Model, id: TensorId) -> Vec<u8> {
+    let mut views = Map::new();
+    if let Ok(tensor) = model.tensor(id) {
+        for row in TensorFile::all() {
+            let view = (row.describe)(model, id, &tensor);
+            views.extend(view.map(|view| (row.view_name.to_string(), view)));
+        }
+    }
+    meta_json(model, id, views)
 }
 
 fn npy_len(model: &Model, id: TensorId, tensor: &Tensor<'_>) -> Option<u64> {

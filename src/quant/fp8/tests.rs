@@ -286,7 +286,8 @@ fn damage_has_a_reason_with_numbers() {
             len
         );
         assert!(model.f32(id).unwrap().is_none());
-        let meta = String::from_utf8(crate::meta::meta_json(&model, id)).unwrap();
+        let meta =
+            String::from_utf8(crate::meta::meta_json(&model, id, Default::default())).unwrap();
         assert!(meta.contains("\"error\""), "{meta}");
     }
 }
