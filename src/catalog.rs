@@ -23,7 +23,7 @@ pub(crate) use container::METADATA;
 pub use container::{HeaderProblem, check_header};
 pub use findings::{Problem, check};
 pub use order::natural;
-pub use row::{ManifestBits, Row, RowBytes};
+pub use row::{ManifestBits, Row, RowBytes, RowOrigin};
 pub use store::{Entry, EntryKind, FileState, LocalFile, Object, Piece, Source, Stat, Store};
 #[cfg(test)]
 pub(crate) use store::{MemoryObject, MemoryStore};
@@ -92,6 +92,19 @@ impl Catalog {
     pub fn read(source: &Source, options: OpenOptions) -> Result<Catalog> {
         let claim = container::claim(source)?;
         let parts = claim.read(&mut Findings::first(options))?;
+        Catalog::assemble(&source.model, parts)
+    }
+
+    /// Of rows that lie in one file, for tests.
+    #[cfg(test)]
+    pub(crate) fn of_rows(
+        source: &Source,
+        file: Arc<dyn Object>,
+        rows: Vec<Row>,
+    ) -> Result<Catalog> {
+        let mut parts = Parts::new(&source.store, "test");
+        parts.files.push(file);
+        parts.tensors = rows;
         Catalog::assemble(&source.model, parts)
     }
 

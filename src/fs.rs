@@ -24,7 +24,7 @@ mod xattr;
 pub use answer::{Answer, Work};
 use buffers::Buffers;
 use handles::Handles;
-pub use open::OpenFile;
+pub use open::{OpenFile, ReadBytes};
 use status::Looking;
 
 /// What `stat` shows.

@@ -11,7 +11,7 @@ use fuser::{
     ReplyEntry, ReplyIoctl, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyXattr, Request,
 };
 
-use crate::fs::{Answer, Fs};
+use crate::fs::{Answer, Fs, ReadBytes};
 use crate::ioctl;
 use crate::patience::{self, Patience};
 
@@ -194,9 +194,14 @@ impl Filesystem for FuseFs {
         _lock_owner: Option<LockOwner>,
         reply: ReplyData,
     ) {
-        let reply = move |bytes: Result<&[u8], crate::Error>| match bytes {
-            Ok(bytes) => reply.data(bytes),
-            Err(e) => reply.error(logged(&e)),
+        let reply = move |bytes: Result<ReadBytes<'_>, crate::Error>| {
+            // SAFETY: fuser hands the slice to `writev` on /dev/fuse, and nothing on the way reads it.
+            let slice = bytes.as_ref().map(|bytes| unsafe { bytes.for_kernel() });
+            match slice {
+                Ok(Ok(slice)) => reply.data(slice),
+                Ok(Err(e)) => reply.error(logged(&e)),
+                Err(e) => reply.error(logged(e)),
+            }
         };
         self.answer_from_sources(|fs| fs.read(fh.0, offset, size, reply), |()| ());
     }

@@ -37,6 +37,11 @@ pub fn origin_json(model: &Model, tensor: &Tensor<'_>) -> Value {
                 origin["file"] = json!(extent.file.name());
                 origin["offset"] = json!(extent.offset);
             }
+            if let (Some(o), Some(more)) =
+                (origin.as_object_mut(), model.catalog.tensors.origin(*index))
+            {
+                o.extend(more.fields.clone());
+            }
         }
         Expr::Layer(layer) => {
             if let (Some(o), Value::Object(layer)) =

@@ -28,6 +28,8 @@ mod resolve;
 mod rules;
 mod same;
 mod tensor;
+#[cfg(test)]
+mod tests;
 mod tied;
 
 pub use array::Array;

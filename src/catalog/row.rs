@@ -20,6 +20,17 @@ pub struct Row {
     pub nbytes: u64,
     /// A manifest's `bits` (its `config.default_bits` applied), `None` in other containers.
     pub bits: Option<ManifestBits>,
+    /// What `meta.json` says of its origin besides file and offset, if anything.
+    pub origin: Option<Box<RowOrigin>>,
+}
+
+/// How a container's tensor came to be, if that is more than "stored at this offset".
+#[derive(Debug, Clone)]
+pub struct RowOrigin {
+    /// The `kind` in JSON and extended attributes, such as `strided`.
+    pub kind: &'static str,
+    /// Further keys of the `origin` object.
+    pub fields: serde_json::Map<String, serde_json::Value>,
 }
 
 /// Where the bytes of a stored tensor are.
@@ -85,6 +96,7 @@ mod tests {
             bytes,
             nbytes: 2,
             bits: None,
+            origin: None,
         };
         let gathered = RowBytes::View {
             view: Arc::new(Bytes(b"31".as_slice().into())),

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::hash::Hash;
 use std::ops::Range;
 
-use super::{ManifestBits, Row, RowBytes};
+use super::{ManifestBits, Row, RowBytes, RowOrigin};
 use crate::dtype::{ElementType, numel};
 use crate::names::NameTable;
 use crate::view::SharedView;
@@ -21,6 +21,8 @@ pub struct Tensors {
     dtypes: Distinct<ElementType>,
     /// Of a manifest's tensors; empty for other containers.
     bits: Vec<Option<ManifestBits>>,
+    /// Of the tensors that have one.
+    origins: HashMap<u32, Box<RowOrigin>>,
 }
 
 /// What is of the same size for every tensor.
@@ -101,6 +103,9 @@ impl Tensors {
             self.bits.resize(self.rows.len(), None);
             self.bits.push(tensor.bits);
         }
+        if let Some(origin) = tensor.origin {
+            self.origins.insert(self.rows.len() as u32, origin);
+        }
         let (file, offset) = match tensor.bytes {
             RowBytes::Extent { file, offset } => (file, offset),
             RowBytes::View { view, files } => {
@@ -151,6 +156,11 @@ impl Tensors {
     /// The index of the tensor of that name.
     pub fn find(&self, name: &str) -> Option<u32> {
         self.names.find(name)
+    }
+
+    /// What its container says of its origin, besides file and offset.
+    pub fn origin(&self, index: u32) -> Option<&RowOrigin> {
+        self.origins.get(&index).map(|origin| &**origin)
     }
 
     /// Where the bytes of the tensor of that index are.

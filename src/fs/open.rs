@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::{Answer, Fs, no_such};
-use crate::catalog::Extent;
+use crate::catalog::{Extent, Piece};
 use crate::error::{Error, Result};
 use crate::layout::{Kind, Node, Top};
 use crate::patience;
@@ -86,12 +86,11 @@ impl Fs {
         self.handles.get(fh)
     }
 
-    /// Reads up to `size` bytes at `offset` of an open file, and hands them to `reply`: a piece of
-    /// the mapping if the bytes lie in one (to be given to the kernel, never loaded from), else a
-    /// buffer. At the end of the file there are fewer, past it none.
+    /// Reads up to `size` bytes at `offset` of an open file, and hands them to `reply`. At the end of
+    /// the file there are fewer, past it none.
     pub fn read<R>(&self, fh: u64, offset: u64, size: u32, reply: R) -> Answer<()>
     where
-        R: FnOnce(Result<&[u8]>) + Send + 'static,
+        R: FnOnce(Result<ReadBytes<'_>>) + Send + 'static,
     {
         // Taken when it is called: what an attempt leaves is for the work that may wait.
         let mut reply = Some(reply);
@@ -106,9 +105,9 @@ impl Fs {
 
     fn read_now<R>(&self, fh: u64, offset: u64, size: u32, reply: &mut Option<R>)
     where
-        R: FnOnce(Result<&[u8]>),
+        R: FnOnce(Result<ReadBytes<'_>>),
     {
-        let mut give = |bytes: Result<&[u8]>| {
+        let mut give = |bytes: Result<ReadBytes<'_>>| {
             if patience::is_refused() {
                 return;
             }
@@ -124,7 +123,7 @@ impl Fs {
         // Of 64 bits: a file may be longer than memory, a read is not.
         let n = file.view.len().saturating_sub(offset).min(size.into()) as usize;
         if n == 0 {
-            return give(Ok(&[]));
+            return give(Ok(ReadBytes::Memory(&[])));
         }
         // First of all: a computed view may hold a lock while it reads, which is as bad to wait for.
         if file.reads_sources()
@@ -137,13 +136,11 @@ impl Fs {
             if !follows && n < SMALL_READ {
                 piece.fetch_alone();
             }
-            // SAFETY: `reply` hands the bytes to the kernel (fuser gives them to `writev`), and
-            // nothing on the way looks into them.
-            return give(unsafe { piece.for_kernel() });
+            return give(Ok(ReadBytes::Piece(piece)));
         }
         let read = self.buffers.with(n, |bytes| {
             let read = file.view.read_at(offset, bytes);
-            give(read.map(|()| &*bytes));
+            give(read.map(|()| ReadBytes::Memory(bytes)));
         });
         if let Err(no_memory) = read {
             give(Err(no_memory));
@@ -160,6 +157,51 @@ impl Fs {
     /// Bytes that readers were given so far.
     pub fn bytes_served(&self) -> u64 {
         self.served.load(Ordering::Relaxed)
+    }
+}
+
+/// What a read gives.
+pub enum ReadBytes<'a> {
+    /// Bytes of a source, not copied.
+    Piece(Piece<'a>),
+    /// Bytes that were assembled in memory.
+    Memory(&'a [u8]),
+}
+
+impl ReadBytes<'_> {
+    /// How many bytes.
+    pub fn len(&self) -> usize {
+        match self {
+            ReadBytes::Piece(piece) => piece.len(),
+            ReadBytes::Memory(bytes) => bytes.len(),
+        }
+    }
+
+    /// Whether there is not one byte.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The bytes, for a system call.
+    ///
+    /// # Errors
+    /// As [`Piece::for_kernel`].
+    ///
+    /// # Safety
+    /// As [`Piece::for_kernel`]: only a system call may read from the slice.
+    pub unsafe fn for_kernel(&self) -> Result<&[u8]> {
+        match self {
+            // SAFETY: the caller promises what this asks for, in the same words.
+            ReadBytes::Piece(piece) => unsafe { piece.for_kernel() },
+            ReadBytes::Memory(bytes) => Ok(bytes),
+        }
+    }
+
+    /// A copy of the bytes of a file that nothing changes, for tests.
+    #[cfg(test)]
+    pub fn to_vec(&self) -> Vec<u8> {
+        // SAFETY: the files of these tests are neither written nor truncated while they are read.
+        unsafe { self.for_kernel() }.unwrap().to_vec()
     }
 }
 

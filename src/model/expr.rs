@@ -165,7 +165,10 @@ impl Model {
     /// What a tensor whose `raw` is `expr` is called in JSON and extended attributes.
     pub fn kind(&self, expr: &Expr) -> &'static str {
         match expr {
-            Expr::Stored(_) => "stored",
+            Expr::Stored(index) => match self.catalog.tensors.origin(*index) {
+                Some(origin) => origin.kind,
+                None => "stored",
+            },
             Expr::Layer(_) => "dequantized",
             Expr::Raw(_) | Expr::Values(_) => "tied",
             Expr::Join(_) if expr.is_stack() => "stacked",

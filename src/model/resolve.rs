@@ -34,7 +34,28 @@ struct Visit {
     in_circle: bool,
 }
 
-/// What a tensor is that needs itself.
+/// That the thread resolves a tensor; it ends also when a panic unwinds.
+struct Visiting;
+
+impl Visiting {
+    fn enter(model: usize, id: TensorId) -> Visiting {
+        let visit = Visit {
+            model,
+            id,
+            in_circle: false,
+        };
+        VISITING.with_borrow_mut(|all| all.push(visit));
+        Visiting
+    }
+}
+
+impl Drop for Visiting {
+    fn drop(&mut self) {
+        VISITING.with_borrow_mut(|all| all.pop());
+    }
+}
+
+/// Why a tensor that needs itself is not there.
 const CIRCLE: &str = "is defined by itself";
 
 impl Model {
@@ -47,15 +68,9 @@ impl Model {
         if self.is_visiting(id) {
             return Err(CIRCLE.into());
         }
-        VISITING.with_borrow_mut(|all| {
-            all.push(Visit {
-                model: self.address(),
-                id,
-                in_circle: false,
-            })
-        });
+        let visiting = Visiting::enter(self.address(), id);
         let made = self.first_candidate(id);
-        VISITING.with_borrow_mut(|all| all.pop());
+        drop(visiting);
         // A refusal to wait is not an answer.
         let result = match made {
             Err(Missing::Unread(why)) => return Err(Missing::Unread(why)),

@@ -66,6 +66,7 @@ impl Entries {
             bytes: RowBytes::Extent { file: 0, offset },
             nbytes: size,
             bits: Some(ManifestBits { bits, explicit }),
+            origin: None,
         })
     }
 }

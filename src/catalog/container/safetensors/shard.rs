@@ -163,6 +163,7 @@ fn parse(
             },
             nbytes: end - start,
             bits: None,
+            origin: None,
         });
     }
     Ok(shard)

@@ -1,0 +1,163 @@
+//! Tensors of kinds that no container reads yet: block types, and bytes that are any view.
+
+use std::ffi::OsStr;
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+
+use super::{Model, ModelOptions};
+use crate::catalog::{Catalog, MemoryStore, Row, RowBytes, RowOrigin, Store};
+use crate::dtype::{Block, Dtype, ElementType};
+use crate::export::float_model;
+use crate::meta::{ModelSummary, meta_json};
+use crate::view::{Bytes, read_all};
+
+/// Four values of one byte each, after a byte that is added to them.
+static BLOCK: Block = Block {
+    name: "Q8_TEST",
+    elements: 4,
+    bytes: 5,
+    exact: true,
+    abi: 300,
+    decode: Some(|bytes, out| {
+        for (block, values) in bytes.chunks_exact(5).zip(out.chunks_exact_mut(4)) {
+            for (value, &code) in values.iter_mut().zip(&block[1..]) {
+                *value = f32::from(block[0]) + f32::from(code);
+            }
+        }
+    }),
+};
+
+const FILE: &[u8] =
+    b"\x0a\x00\x01\x02\x03\x14\x00\x01\x02\x03\x1e\x00\x01\x02\x03\x28\x00\x01\x02\x03";
+
+fn row(name: &str, dtype: ElementType, shape: &[u64], bytes: RowBytes) -> Row {
+    Row {
+        name: name.into(),
+        nbytes: dtype.nbytes(shape).unwrap(),
+        dtype,
+        shape: shape.into(),
+        bytes,
+        bits: None,
+        origin: None,
+    }
+}
+
+fn model(rows: Vec<Row>) -> Model {
+    let store = MemoryStore::new(&[("x.test", FILE)]);
+    let source = store.source(None);
+    let file = store.open(OsStr::new("x.test")).unwrap();
+    let catalog = Catalog::of_rows(&source, file, rows).unwrap();
+    Model::new(catalog, ModelOptions::default())
+}
+
+fn blocks(name: &str, shape: &[u64], offset: u64) -> Row {
+    let extent = RowBytes::Extent { file: 0, offset };
+    row(name, ElementType::Block(&BLOCK), shape, extent)
+}
+
+fn values(model: &Model, name: &str) -> Vec<f32> {
+    let (id, _) = model.find(name).unwrap();
+    let bytes = read_all(&*model.f32(id).unwrap().unwrap()).unwrap();
+    bytemuck::pod_collect_to_vec(&bytes)
+}
+
+fn meta(model: &Model, name: &str) -> Value {
+    let (id, _) = model.find(name).unwrap();
+    serde_json::from_slice(&meta_json(model, id, views_json(model, id))).unwrap()
+}
+
+#[test]
+fn blocks_have_values_and_join_as_they_are() {
+    let m = model(vec![
+        blocks("l.q_proj.weight", &[1, 4], 0),
+        blocks("l.k_proj.weight", &[1, 4], 5),
+        blocks("l.v_proj.weight", &[2, 4], 10),
+    ]);
+    assert_eq!(values(&m, "l.k_proj.weight"), [20.0, 21.0, 22.0, 23.0]);
+    let (id, fused) = m.find("l.qkv_proj.weight").unwrap();
+    assert_eq!((fused.dtype.name(), fused.shape), ("Q8_TEST", &[4, 4][..]));
+    assert_eq!(read_all(&*m.raw(id).unwrap()).unwrap(), FILE);
+    let want: Vec<f32> = (1..5)
+        .flat_map(|b| (0..4).map(move |i| (10 * b + i) as f32))
+        .collect();
+    assert_eq!(values(&m, "l.qkv_proj.weight"), want);
+    // Any range, also one that begins and ends inside a block.
+    let view = m.f32(id).unwrap().unwrap();
+    for (from, to) in [(1, 3), (3, 9), (4, 12), (0, 16), (15, 16)] {
+        let mut got = vec![0f32; to - from];
+        view.read_at(4 * from as u64, bytemuck::cast_slice_mut(&mut got))
+            .unwrap();
+        assert_eq!(got, want[from..to]);
+    }
+}
+
+#[test]
+fn what_is_said_of_blocks_counts_values() {
+    let m = model(vec![blocks("w", &[2, 4], 0), blocks("v", &[1, 4], 10)]);
+    let meta = meta(&m, "w");
+    assert_eq!(meta["dtype"], "Q8_TEST");
+    assert_eq!((&meta["numel"], &meta["nbytes"]), (&json!(8), &json!(10)));
+    let f32 = json!({"dtype": "F32", "shape": [2, 4], "nbytes": 32, "exact": true});
+    assert_eq!(meta["views"]["f32"], f32);
+    assert_eq!(meta["views"]["npy"]["descr"], "<f4");
+    assert_eq!(ModelSummary::of(&m).parameters, 12);
+    let floats: Vec<bool> = float_model(&m)
+        .into_iter()
+        .map(|(_, values)| values)
+        .collect();
+    assert_eq!(floats, [true, true]);
+}
+
+#[test]
+fn rows_that_are_not_whole_blocks_do_not_join() {
+    let whole = |name| blocks(name, &[4], 0);
+    let m = model(vec![
+        whole("l.q_proj.bias"),
+        whole("l.k_proj.bias"),
+        whole("l.v_proj.bias"),
+    ]);
+    assert_eq!(m.find("l.qkv_proj.bias").unwrap().1.shape, [12]);
+    // Along a later axis than the blocks' own nothing is whole.
+    let block = ElementType::Block(&BLOCK);
+    assert!(block.has_whole_rows(&[2, 4], 1) && !block.has_whole_rows(&[4, 2], 1));
+}
+
+#[test]
+fn a_tensor_that_is_any_view_fuses_and_says_what_it_is() {
+    let strided = |name: &str, bytes: &[u8]| Row {
+        origin: Some(Box::new(RowOrigin {
+            kind: "strided",
+            fields: json!({"strides": [1, 2]}).as_object().unwrap().clone(),
+        })),
+        ..row(
+            name,
+            Dtype::U8.into(),
+            &[2, 2],
+            RowBytes::View {
+                view: Arc::new(Bytes(bytes.into())),
+                files: [0].into(),
+            },
+        )
+    };
+    let extent = RowBytes::Extent { file: 0, offset: 1 };
+    let m = model(vec![
+        strided("l.gate_proj.weight", b"abcd"),
+        row("l.up_proj.weight", Dtype::U8.into(), &[2, 2], extent),
+    ]);
+    assert_eq!(
+        meta(&m, "l.gate_proj.weight")["origin"],
+        json!({"kind": "strided", "strides": [1, 2]})
+    );
+    let (id, tensor) = m.find("l.gate_up_proj.weight").unwrap();
+    assert_eq!(m.kind(&tensor.raw), "fused");
+    assert_eq!(
+        read_all(&*m.raw(id).unwrap()).unwrap(),
+        b"abcd\x00\x01\x02\x03"
+    );
+    assert_eq!(m.files_of(&tensor.raw), [0]);
+    assert_eq!(m.stored_bytes(&tensor.raw), 8);
+    let export = crate::export::Export::Merged.view(&Arc::new(m));
+    let bytes = read_all(&*export).unwrap();
+    assert!(bytes.ends_with(b"abcd\x00\x01\x02\x03"));
+}
