@@ -35,10 +35,14 @@ fn model(case: &str) -> (ModelDir, Vec<(String, u64)>) {
 /// Waits for the end of the thread that fetches shapes in the background.
 fn wait_for_facts(m: &Mounted) {
     let tasks = format!("/proc/{}/task", m.pid());
+    let main = m.pid().to_string();
     let running = || {
         std::fs::read_dir(&tasks).unwrap().any(|task| {
-            let comm = task.unwrap().path().join("comm");
-            std::fs::read_to_string(comm).is_ok_and(|name| name.trim_end() == "stfs-facts")
+            let task = task.unwrap();
+            let name = std::fs::read_to_string(task.path().join("comm")).unwrap_or_default();
+            // A thread has its parent's name until it runs for the first time.
+            let unnamed = name.trim_end() == "stfs" && task.file_name() != *main;
+            name.trim_end() == "stfs-facts" || unnamed
         })
     };
     let until = Instant::now() + Duration::from_secs(20);
