@@ -89,13 +89,14 @@ impl Fs {
     /// The same, with other settings for the GPU than [`gpu::Config::default`].
     pub fn with_gpu(layout: Layout, gpu: gpu::Config) -> Fs {
         let sources = layout.model.catalog.files.iter();
+        let pool = Workers::new(MOUNT_LIMIT);
         Fs {
             looking: sources.map(|_| false.into()).collect(),
             layout,
-            pool: Workers::new(MOUNT_LIMIT),
             handles: Handles::default(),
             buffers: Buffers::default(),
-            gpu: Gpu::new(gpu),
+            gpu: Gpu::new(gpu, pool.clone()),
+            pool,
             arena: OnceLock::new(),
             served: AtomicU64::new(0),
             started: Instant::now(),

@@ -15,6 +15,8 @@ use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 
+use crate::workers::Workers;
+
 mod allocation;
 mod answer;
 mod arena;
@@ -201,10 +203,11 @@ pub struct Gpu {
 }
 
 impl Gpu {
-    /// An engine. Nothing is loaded or started before it is used.
-    pub fn new(config: Config) -> Gpu {
+    /// An engine, which looks at source files on threads of `pool`. Nothing is loaded or started
+    /// before it is used.
+    pub fn new(config: Config, pool: Workers) -> Gpu {
         Gpu {
-            core: Arc::new(core::Core::new(config)),
+            core: Arc::new(core::Core::new(config, pool)),
         }
     }
 

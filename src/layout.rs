@@ -22,6 +22,8 @@ mod tensor_file;
 
 pub use files::OtherFile;
 pub use node::{Kind, Node, Top};
+#[cfg(test)]
+pub(crate) use tensor_file::document;
 pub use tensor_file::{Place, Row, Shown, TensorFile};
 
 /// All paths of a mount.

@@ -28,9 +28,6 @@ const LONGEST_WAIT: Duration = Duration::from_millis(1000);
 /// A driver that hangs must not keep the daemon from ending. The kernel then frees its memory.
 const LONGEST_FAREWELL: Duration = Duration::from_secs(10);
 
-/// Callers whose source files are looked at in parallel.
-const LOOKUPS: usize = 4;
-
 /// The state of an engine, and the threads that change it.
 pub struct Core {
     /// The settings.
@@ -46,14 +43,14 @@ pub struct Core {
 }
 
 impl Core {
-    /// An engine without allocations.
-    pub fn new(mut config: Config) -> Core {
+    /// An engine without allocations, which looks at source files on threads of `lookups`.
+    pub fn new(mut config: Config, lookups: Workers) -> Core {
         config.limit = config.limit.filter(|&bytes| bytes > 0);
         Core {
             config,
             state: Mutex::default(),
             clock: Clock::new(),
-            lookups: Workers::new(LOOKUPS),
+            lookups,
             used: AtomicBool::new(false),
             farewell: Mutex::default(),
         }

@@ -228,7 +228,7 @@ fn shown(dtype: ElementType, shape: &[u64]) -> Option<Shown> {
 }
 
 /// A tensor's `meta.json`.
-fn document(model: &Model, id: TensorId) -> Vec<u8> {
+pub(crate) fn document(model: &Model, id: TensorId) -> Vec<u8> {
     let mut views = Map::new();
     if let Ok(tensor) = model.tensor(id) {
         for row in TensorFile::all() {

@@ -9,7 +9,8 @@ use super::{Model, ModelOptions};
 use crate::catalog::{Catalog, MemoryStore, Row, RowBytes, RowOrigin, Store};
 use crate::dtype::{Block, Dtype, ElementType};
 use crate::export::float_model;
-use crate::meta::{ModelSummary, meta_json};
+use crate::layout::document;
+use crate::meta::ModelSummary;
 use crate::view::{Bytes, read_all};
 
 /// Four values of one byte each, after a byte that is added to them.
@@ -64,7 +65,7 @@ fn values(model: &Model, name: &str) -> Vec<f32> {
 
 fn meta(model: &Model, name: &str) -> Value {
     let (id, _) = model.find(name).unwrap();
-    serde_json::from_slice(&meta_json(model, id, views_json(model, id))).unwrap()
+    serde_json::from_slice(&document(model, id)).unwrap()
 }
 
 #[test]

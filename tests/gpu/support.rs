@@ -14,6 +14,7 @@ use stfs::catalog::{Extent, LocalFile, Object};
 use stfs::gpu::{Caller, Config, Gpu, Key, Part, StagingPool, Target};
 use stfs::ioctl::{self, GpuIo, Header};
 use stfs::view::{SharedView, StoredBytes, View};
+use stfs::workers::Workers;
 
 pub use crate::consumer::seen_by_another_process;
 
@@ -216,7 +217,7 @@ impl Fixture {
     pub fn new(config: Config) -> Fixture {
         Fixture {
             dir: tempfile::tempdir().unwrap(),
-            gpu: Gpu::new(config),
+            gpu: Gpu::new(config, Workers::new(4)),
         }
     }
 

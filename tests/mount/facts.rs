@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use safetensors::SafeTensors;
 
@@ -32,45 +32,33 @@ fn model(case: &str) -> (ModelDir, Vec<(String, u64)>) {
     (dir, sizes)
 }
 
-/// Waits for the end of the thread that fetches shapes in the background.
-fn wait_for_facts(m: &Mounted) {
-    let tasks = format!("/proc/{}/task", m.pid());
-    let main = m.pid().to_string();
-    let running = || {
-        std::fs::read_dir(&tasks).unwrap().any(|task| {
-            let task = task.unwrap();
-            let name = std::fs::read_to_string(task.path().join("comm")).unwrap_or_default();
-            // A thread has its parent's name until it runs for the first time.
-            let unnamed = name.trim_end() == "stfs" && task.file_name() != *main;
-            name.trim_end() == "stfs-facts" || unnamed
-        })
-    };
-    let until = Instant::now() + Duration::from_secs(20);
-    while running() {
-        assert!(Instant::now() < until, "{}", m.log());
-        std::thread::sleep(Duration::from_millis(5));
+/// Mounts, and after a while makes the data unreadable. Whether every size is known all the same: it
+/// has been fetched before, without a request.
+fn fetched_within(case: &str, time: Duration) -> bool {
+    let (dir, sizes) = model(case);
+    let m = Mounted::new(dir.path());
+    std::thread::sleep(time);
+    let shard = dir.join("model.safetensors");
+    let header = std::fs::read(&shard).unwrap();
+    let header = u64::from_le_bytes(header[..8].try_into().unwrap()) + 8;
+    let shard = File::options().write(true).open(shard).unwrap();
+    shard.set_len(header).unwrap();
+    let known = sizes.iter().all(|(name, bytes)| {
+        let f32 = m.join(&format!("tensors/{name}/f32"));
+        f32.metadata().is_ok_and(|m| m.len() == *bytes) && errno(std::fs::read(&f32)) == libc::EIO
+    });
+    known && {
+        let index = m.json("index.json");
+        sizes.iter().all(|(name, _)| index.get(name).is_some())
     }
 }
 
 #[test]
 fn shapes_in_tensor_data_are_fetched_without_being_asked_for() {
     for case in CASES {
-        let (dir, sizes) = model(case);
-        let m = Mounted::new(dir.path());
-        wait_for_facts(&m);
-        // From now on the data cannot be read: what is known has been fetched before.
-        let shard = dir.join("model.safetensors");
-        let header = std::fs::read(&shard).unwrap();
-        let header = u64::from_le_bytes(header[..8].try_into().unwrap()) + 8;
-        let shard = File::options().write(true).open(shard).unwrap();
-        shard.set_len(header).unwrap();
-        for (name, bytes) in &sizes {
-            let f32 = m.join(&format!("tensors/{name}/f32"));
-            assert_eq!(f32.metadata().unwrap().len(), *bytes, "{case}: {name}");
-            assert_eq!(errno(std::fs::read(&f32)), libc::EIO, "{case}: {name}");
-        }
-        let index = m.json("index.json");
-        assert!(sizes.iter().all(|(name, _)| index.get(name).is_some()));
+        // A busy machine may need longer; without a request, nothing else would ever fetch them.
+        let times = [100, 1000, 10_000].map(Duration::from_millis);
+        assert!(times.into_iter().any(|t| fetched_within(case, t)), "{case}");
     }
 }
 
@@ -89,7 +77,7 @@ fn a_request_gets_the_final_shape_from_the_start() {
         let first = look();
         let want: Vec<u64> = sizes.iter().map(|(_, bytes)| *bytes).collect();
         assert_eq!(first, want, "{case}");
-        wait_for_facts(&m);
+        std::thread::sleep(Duration::from_millis(100));
         assert_eq!(look(), want, "{case}");
     }
 }
