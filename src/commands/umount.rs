@@ -1,6 +1,8 @@
 //! `stfs umount`.
 
+use std::path::Path;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use anyhow::{Result, bail};
 
@@ -19,11 +21,33 @@ pub(super) fn run(args: &UmountArgs) -> Result<ExitCode> {
         );
     }
     let lazy = args.lazy || mounts::is_stale(&entry.mountpoint);
-    match fuse::unmount(&entry.mountpoint, lazy) {
+    match unmount_when_idle(&entry.mountpoint, lazy) {
         Ok(()) => Ok(ExitCode::SUCCESS),
-        Err(Error::Io { source, .. }) if source.raw_os_error() == Some(libc::EBUSY) => bail!(
+        Err(e) if is_busy(&e) => bail!(
             "{shown}: is in use; 'fuser -vm {shown}' lists the processes, 'stfs umount --lazy {shown}' detaches it now"
         ),
         Err(e) => Err(e.into()),
     }
+}
+
+/// Waits before the tries after the first. `stfs mounts`, and programs that watch file systems, use a
+/// mount for a moment, which is no reason to fail.
+const RETRIES: [Duration; 3] = [
+    Duration::from_millis(20),
+    Duration::from_millis(60),
+    Duration::from_millis(120),
+];
+
+fn unmount_when_idle(mountpoint: &Path, lazy: bool) -> crate::Result<()> {
+    for wait in RETRIES {
+        match fuse::unmount(mountpoint, lazy) {
+            Err(e) if is_busy(&e) => std::thread::sleep(wait),
+            done => return done,
+        }
+    }
+    fuse::unmount(mountpoint, lazy)
+}
+
+fn is_busy(e: &Error) -> bool {
+    matches!(e, Error::Io { source, .. } if source.raw_os_error() == Some(libc::EBUSY))
 }
