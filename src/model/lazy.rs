@@ -4,23 +4,15 @@
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use crate::patience;
+use crate::reason::{Missing, Reason};
 
-/// What a request thread gets instead of an answer that it would have to wait for. It is never shown: the
-/// request is answered from another thread.
+/// What a request thread gets instead of an answer that it would have to wait for. It is never shown:
+/// the request is answered from another thread.
 const NOT_NOW: &str = "not worked out yet";
-
-/// What was worked out, and whether it stays.
-pub(super) struct Answer<A> {
-    pub(super) answer: A,
-    /// `false`: something it depends on could not be read, so the next caller tries again.
-    pub(super) certain: bool,
-}
 
 /// `T`, or the reason why there is none, worked out on demand.
 pub(super) struct Lazy<T> {
-    certain: OnceLock<Result<T, String>>,
-    /// The answer while it is not certain: the first such answer, for it is borrowed from here.
-    for_now: OnceLock<Result<T, String>>,
+    certain: OnceLock<Result<T, Reason>>,
     /// Held while it is worked out, so that two callers do not do it twice.
     making: Mutex<()>,
 }
@@ -29,50 +21,38 @@ impl<T> Lazy<T> {
     pub(super) const fn new() -> Lazy<T> {
         Lazy {
             certain: OnceLock::new(),
-            for_now: OnceLock::new(),
             making: Mutex::new(()),
         }
     }
 
-    /// Whether the answer is known, and stays.
+    /// Whether the answer is known, and lasting.
     pub(super) fn is_certain(&self) -> bool {
         self.certain.get().is_some()
     }
 
-    /// The answer, from before or made now. On a thread without the patience to make it
-    /// ([`crate::patience`]) the answer is none, not a certain one, and not remembered.
-    pub(super) fn get(
-        &self,
-        make: impl FnOnce() -> Answer<Result<T, String>>,
-    ) -> Answer<Result<&T, &str>> {
-        let certain = |answer| Answer {
-            answer: borrowed(answer),
-            certain: true,
-        };
-        let not_now = Answer {
-            answer: Err(NOT_NOW),
-            certain: false,
-        };
+    /// The answer, from before or made now. An [`Missing::Unread`] is not remembered: the next caller
+    /// tries again. So does the caller after one that lacks the patience to make it
+    /// ([`crate::patience`]).
+    pub(super) fn get(&self, make: impl FnOnce() -> Result<T, Missing>) -> Result<&T, Missing> {
         if let Some(known) = self.certain.get() {
-            return certain(known);
+            return lasting(known);
         }
         let Some(_making) = self.lock() else {
-            return not_now;
+            return Err(Missing::Unread(NOT_NOW.into()));
         };
         if let Some(known) = self.certain.get() {
-            return certain(known);
+            return lasting(known);
         }
         let made = make();
         if patience::is_refused() {
-            return not_now;
+            return Err(Missing::Unread(NOT_NOW.into()));
         }
-        match made.certain {
-            true => certain(self.certain.get_or_init(|| made.answer)),
-            false => Answer {
-                answer: borrowed(self.for_now.get_or_init(|| made.answer)),
-                certain: false,
-            },
-        }
+        let certain = match made {
+            Ok(value) => Ok(value),
+            Err(Missing::Reason(why)) => Err(why),
+            Err(unread) => return Err(unread),
+        };
+        lasting(self.certain.get_or_init(|| certain))
     }
 
     /// The lock, unless another thread has it and this one must not wait.
@@ -88,8 +68,8 @@ impl<T> Lazy<T> {
     }
 }
 
-fn borrowed<T>(answer: &Result<T, String>) -> Result<&T, &str> {
-    answer.as_ref().map_err(String::as_str)
+fn lasting<T>(answer: &Result<T, Reason>) -> Result<&T, Missing> {
+    answer.as_ref().map_err(|why| why.clone().into())
 }
 
 #[cfg(test)]
@@ -97,29 +77,33 @@ mod tests {
     use super::*;
     use crate::patience::{Patience, attempt, touch_source, with};
 
-    fn made(value: u32) -> Answer<Result<u32, String>> {
-        Answer {
-            answer: Ok(value),
-            certain: true,
-        }
-    }
-
     #[test]
     fn an_answer_that_was_refused_its_sources_is_not_remembered() {
         let cell = Lazy::new();
         let make = || match touch_source() {
-            Ok(()) => made(1),
+            Ok(()) => Ok(1),
             // As if somebody had taken the refusal for a fact.
-            Err(_) => made(2),
+            Err(_) => Ok(2),
         };
         with(Patience::None, || {
-            let (got, void) = attempt(|| cell.get(make).answer.is_err());
+            let (got, void) = attempt(|| cell.get(make).is_err());
             assert!(got && void && !cell.is_certain());
         });
-        assert_eq!(cell.get(make).answer, Ok(&1));
+        assert_eq!(cell.get(make), Ok(&1));
         with(Patience::None, || {
-            assert_eq!(attempt(|| cell.get(make).answer), (Ok(&1), false));
+            assert_eq!(attempt(|| cell.get(make)), (Ok(&1), false));
         });
+    }
+
+    #[test]
+    fn what_could_not_be_read_is_tried_again_and_a_reason_lasts() {
+        let cell = Lazy::<u32>::new();
+        let unread = || Err(Missing::Unread("truncated".into()));
+        assert_eq!(cell.get(unread), unread());
+        assert!(!cell.is_certain());
+        let reason = Err(Missing::Reason("too small".into()));
+        assert_eq!(cell.get(|| Err("too small".into())), reason);
+        assert_eq!(cell.get(|| Ok(7)), reason);
     }
 
     #[test]
@@ -133,16 +117,15 @@ mod tests {
                 cell.get(|| {
                     entered.send(()).unwrap();
                     gate.recv().unwrap();
-                    made(3)
-                });
+                    Ok(3)
+                })
+                .unwrap();
             });
             is_in.recv().unwrap();
-            let (_, void) = with(Patience::Sources, || {
-                attempt(|| cell.get(|| made(4)).certain)
-            });
+            let (_, void) = with(Patience::Sources, || attempt(|| cell.get(|| Ok(4)).is_ok()));
             assert!(void);
             go.send(()).unwrap();
         });
-        assert_eq!(cell.get(|| made(5)).answer, Ok(&3));
+        assert_eq!(cell.get(|| Ok(5)), Ok(&3));
     }
 }
