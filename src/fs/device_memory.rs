@@ -68,7 +68,7 @@ impl Fs {
         self.gpu.stop();
     }
 
-    /// What there is to upload of a node. `None` for all that is no tensor data.
+    /// What an upload of the node would load; `None` if the node does not hold tensor data.
     fn target(&self, node: Node, fh: Option<u64>) -> Result<Option<Target>> {
         Ok(match node {
             Node::Top(Top::Tensors) => Some(Target::model(node.ino(), self.arena()?)),
@@ -90,7 +90,7 @@ impl Fs {
         })
     }
 
-    /// The view of an open file, which need not be made again.
+    /// The view that an open file already has.
     fn opened(&self, node: Node, fh: Option<u64>) -> Option<SharedView> {
         let file = self.handle(fh?)?;
         (file.node == node).then(|| file.view.clone())
@@ -101,7 +101,7 @@ impl Fs {
         let Ok(tensor) = model.tensor(id) else {
             return Ok(None);
         };
-        // Tied tensors are the same bytes: they share the memory, too.
+        // Tied tensors are the same bytes, so they share the memory.
         if let Some(of) = tensor.raw.alias() {
             return self.raw_target(of, None);
         }
@@ -157,7 +157,7 @@ impl Fs {
         Ok(array.map(|array| self.array_target(node, Part::Npy, array, expr)))
     }
 
-    /// An array that is made of `expr`. Of an unknown dtype its plain bytes.
+    /// The array that `expr` defines; plain bytes if its dtype is unknown.
     fn array_target(&self, node: Node, part: Part, array: Array, expr: &Expr) -> Target {
         let model = &self.layout.model;
         let files = model.files_of(expr);

@@ -1,27 +1,27 @@
-//! A cell that is filled when it is first asked for, and tried again as long as what it depends on
-//! cannot be read.
+//! A cell that is filled on first use, and tried again as long as something it depends on cannot be
+//! read.
 
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use crate::patience;
 
-/// What a request thread gets instead of an answer that it would have to wait for. It is never shown: the
+/// What a request thread gets instead of an answer that it would have to wait for. No user sees it: the
 /// request is answered from another thread.
 const NOT_NOW: &str = "not worked out yet";
 
-/// What was worked out, and whether it stays.
+/// A computed answer, and whether it is final.
 pub(super) struct Answer<A> {
     pub(super) answer: A,
     /// `false`: something it depends on could not be read, so the next caller tries again.
     pub(super) certain: bool,
 }
 
-/// `T`, or the reason why there is none, worked out on demand.
+/// `T`, or the reason why there is none, computed on demand.
 pub(super) struct Lazy<T> {
     certain: OnceLock<Result<T, String>>,
-    /// The answer while it is not certain: the first such answer, for it is borrowed from here.
+    /// The first answer that was not certain; callers borrow it, so it is not replaced.
     for_now: OnceLock<Result<T, String>>,
-    /// Held while it is worked out, so that two callers do not do it twice.
+    /// Held while the answer is computed, so that two callers do not compute it twice.
     making: Mutex<()>,
 }
 
@@ -34,13 +34,13 @@ impl<T> Lazy<T> {
         }
     }
 
-    /// Whether the answer is known, and stays.
+    /// Whether the answer is known and final.
     pub(super) fn is_certain(&self) -> bool {
         self.certain.get().is_some()
     }
 
-    /// The answer, from before or made now. On a thread without the patience to make it
-    /// ([`crate::patience`]) the answer is none, not a certain one, and not remembered.
+    /// The answer, remembered or computed now. On a thread without the patience to compute it
+    /// ([`crate::patience`]) this is an uncertain refusal, which is not remembered.
     pub(super) fn get(
         &self,
         make: impl FnOnce() -> Answer<Result<T, String>>,
@@ -109,7 +109,7 @@ mod tests {
         let cell = Lazy::new();
         let make = || match touch_source() {
             Ok(()) => made(1),
-            // As if somebody had taken the refusal for a fact.
+            // As if the refusal had been kept as an answer.
             Err(_) => made(2),
         };
         with(Patience::None, || {
