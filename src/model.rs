@@ -39,7 +39,7 @@ pub use tensor::{Tensor, Values};
 
 use candidates::Candidates;
 use facts::LISTING_THREADS;
-use lazy::{Answer, Lazy};
+use lazy::Lazy;
 use resolve::Slot;
 
 /// Identifies a tensor of a [`Model`]: stored ones first, by their index in the catalog, then the
@@ -61,7 +61,18 @@ impl Default for ModelOptions {
 
 struct LayerSlot {
     recognized: Recognized,
-    resolved: Lazy<Layer>,
+    /// What came of it once facts were read, if it depends on any. Most layers do not.
+    deferred: Option<Box<Lazy<Layer>>>,
+}
+
+impl LayerSlot {
+    fn new(recognized: Recognized) -> LayerSlot {
+        let is_deferred = matches!(recognized.outcome, Outcome::Deferred(_));
+        LayerSlot {
+            recognized,
+            deferred: is_deferred.then(|| Box::new(Lazy::new())),
+        }
+    }
 }
 
 /// [`Model::layer_of`] of a tensor that belongs to no layer.
@@ -103,13 +114,7 @@ impl Model {
         Model {
             layer_of: layers_of(&catalog, &recognized),
             slots: candidates.names.iter().map(|_| Slot::default()).collect(),
-            layers: recognized
-                .into_iter()
-                .map(|recognized| LayerSlot {
-                    recognized,
-                    resolved: Lazy::new(),
-                })
-                .collect(),
+            layers: recognized.into_iter().map(LayerSlot::new).collect(),
             catalog,
             candidates,
             ready: AtomicBool::new(!has_facts),
@@ -229,8 +234,8 @@ impl Model {
     }
 
     fn is_layer_settled(&self, index: u32) -> bool {
-        let slot = &self.layers[index as usize];
-        !matches!(slot.recognized.outcome, Outcome::Deferred(_)) || slot.resolved.is_certain()
+        let deferred = &self.layers[index as usize].deferred;
+        deferred.as_ref().is_none_or(|layer| layer.is_certain())
     }
 
     /// The tensor, if all that it depends on could be read.
@@ -311,30 +316,19 @@ impl Model {
         )
     }
 
-    /// The layer, or why there is none, and whether that is final.
+    /// The layer, or why there is none: final, or only for now.
     fn settled_layer(&self, index: u32) -> std::result::Result<&Layer, Missing> {
-        match &self.recognized(index).outcome {
-            Outcome::Layer(layer) => Ok(layer),
-            Outcome::Damaged(why) => Err(why.clone().into()),
-            Outcome::Deferred(_) => {
-                let Answer { answer, certain } = self.layer_answer(index);
-                answer.map_err(|why| match certain {
-                    true => Missing::Reason(why.into()),
-                    false => Missing::Unread(why.into()),
-                })
+        let slot = &self.layers[index as usize];
+        match (&slot.recognized.outcome, &slot.deferred) {
+            (Outcome::Layer(layer), _) => Ok(layer),
+            (Outcome::Damaged(why), _) => Err(why.clone().into()),
+            (Outcome::Deferred(_), deferred) => {
+                let deferred = deferred
+                    .as_ref()
+                    .ok_or("has no place to be remembered in")?;
+                deferred.get(|| slot.recognized.resolve(&self.catalog))
             }
         }
-    }
-
-    fn layer_answer(&self, index: u32) -> Answer<std::result::Result<&Layer, &str>> {
-        let slot = &self.layers[index as usize];
-        slot.resolved.get(|| {
-            let resolved = slot.recognized.resolve(&self.catalog);
-            Answer {
-                certain: !matches!(resolved, Err(Missing::Unread(_))),
-                answer: resolved.map_err(|why| why.to_string()),
-            }
-        })
     }
 
     /// A recognized layer, without asking whether it can be decoded (which may read facts).

@@ -72,6 +72,7 @@ fn start(args: &MountArgs) -> Result<Started> {
             synthetic: !flags.no_synthetic,
         },
     )?;
+    give_back_free_memory();
     log_what_is_unusual(&model.catalog);
     let model = Arc::new(model);
     let gpu = gpu::Config {
@@ -106,6 +107,16 @@ fn start(args: &MountArgs) -> Result<Started> {
         line,
         signals,
     })
+}
+
+/// Returns memory that headers took while they were parsed: without this the allocator keeps a third of
+/// what a daemon for 90,000 tensors takes, for as long as it runs.
+fn give_back_free_memory() {
+    // SAFETY: malloc_trim touches nothing but the allocator's own free lists, under its own locks.
+    #[cfg(target_env = "gnu")]
+    unsafe {
+        libc::malloc_trim(0);
+    }
 }
 
 /// Logs what is unusual about a model that can be served all the same.

@@ -65,7 +65,7 @@ impl Model {
                             break;
                         }
                         if !self.is_layer_settled(i) {
-                            let _ = self.layer_answer(i);
+                            let _ = self.settled_layer(i);
                         }
                     }
                 });

@@ -4,23 +4,15 @@
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use crate::patience;
+use crate::reason::{Missing, Reason};
 
-/// What a request thread gets instead of an answer that it would have to wait for. No user sees it: the
-/// request is answered from another thread.
+/// What a request thread gets instead of an answer that it would have to wait for. No user sees it:
+/// the request is answered from another thread.
 const NOT_NOW: &str = "not worked out yet";
-
-/// A computed answer, and whether it is final.
-pub(super) struct Answer<A> {
-    pub(super) answer: A,
-    /// `false`: something it depends on could not be read, so the next caller tries again.
-    pub(super) certain: bool,
-}
 
 /// `T`, or the reason why there is none, computed on demand.
 pub(super) struct Lazy<T> {
-    certain: OnceLock<Result<T, String>>,
-    /// The first answer that was not certain; callers borrow it, so it is not replaced.
-    for_now: OnceLock<Result<T, String>>,
+    certain: OnceLock<Result<T, Reason>>,
     /// Held while the answer is computed, so that two callers do not compute it twice.
     making: Mutex<()>,
 }
@@ -29,7 +21,6 @@ impl<T> Lazy<T> {
     pub(super) const fn new() -> Lazy<T> {
         Lazy {
             certain: OnceLock::new(),
-            for_now: OnceLock::new(),
             making: Mutex::new(()),
         }
     }
@@ -39,40 +30,28 @@ impl<T> Lazy<T> {
         self.certain.get().is_some()
     }
 
-    /// The answer, remembered or computed now. On a thread without the patience to compute it
-    /// ([`crate::patience`]) this is an uncertain refusal, which is not remembered.
-    pub(super) fn get(
-        &self,
-        make: impl FnOnce() -> Answer<Result<T, String>>,
-    ) -> Answer<Result<&T, &str>> {
-        let certain = |answer| Answer {
-            answer: borrowed(answer),
-            certain: true,
-        };
-        let not_now = Answer {
-            answer: Err(NOT_NOW),
-            certain: false,
-        };
+    /// The answer, remembered or computed now. A [`Missing::Unread`] is not remembered, so the next
+    /// caller tries again. A caller without the patience to compute it ([`crate::patience`]) gets one.
+    pub(super) fn get(&self, make: impl FnOnce() -> Result<T, Missing>) -> Result<&T, Missing> {
         if let Some(known) = self.certain.get() {
-            return certain(known);
+            return lasting(known);
         }
         let Some(_making) = self.lock() else {
-            return not_now;
+            return Err(Missing::Unread(NOT_NOW.into()));
         };
         if let Some(known) = self.certain.get() {
-            return certain(known);
+            return lasting(known);
         }
         let made = make();
         if patience::is_refused() {
-            return not_now;
+            return Err(Missing::Unread(NOT_NOW.into()));
         }
-        match made.certain {
-            true => certain(self.certain.get_or_init(|| made.answer)),
-            false => Answer {
-                answer: borrowed(self.for_now.get_or_init(|| made.answer)),
-                certain: false,
-            },
-        }
+        let certain = match made {
+            Ok(value) => Ok(value),
+            Err(Missing::Reason(why)) => Err(why),
+            Err(unread) => return Err(unread),
+        };
+        lasting(self.certain.get_or_init(|| certain))
     }
 
     /// The lock, unless another thread has it and this one must not wait.
@@ -88,8 +67,8 @@ impl<T> Lazy<T> {
     }
 }
 
-fn borrowed<T>(answer: &Result<T, String>) -> Result<&T, &str> {
-    answer.as_ref().map_err(String::as_str)
+fn lasting<T>(answer: &Result<T, Reason>) -> Result<&T, Missing> {
+    answer.as_ref().map_err(|why| why.clone().into())
 }
 
 #[cfg(test)]
@@ -97,29 +76,33 @@ mod tests {
     use super::*;
     use crate::patience::{Patience, attempt, touch_source, with};
 
-    fn made(value: u32) -> Answer<Result<u32, String>> {
-        Answer {
-            answer: Ok(value),
-            certain: true,
-        }
-    }
-
     #[test]
     fn an_answer_that_was_refused_its_sources_is_not_remembered() {
         let cell = Lazy::new();
         let make = || match touch_source() {
-            Ok(()) => made(1),
+            Ok(()) => Ok(1),
             // As if the refusal had been kept as an answer.
-            Err(_) => made(2),
+            Err(_) => Ok(2),
         };
         with(Patience::None, || {
-            let (got, void) = attempt(|| cell.get(make).answer.is_err());
+            let (got, void) = attempt(|| cell.get(make).is_err());
             assert!(got && void && !cell.is_certain());
         });
-        assert_eq!(cell.get(make).answer, Ok(&1));
+        assert_eq!(cell.get(make), Ok(&1));
         with(Patience::None, || {
-            assert_eq!(attempt(|| cell.get(make).answer), (Ok(&1), false));
+            assert_eq!(attempt(|| cell.get(make)), (Ok(&1), false));
         });
+    }
+
+    #[test]
+    fn what_could_not_be_read_is_tried_again_and_a_reason_lasts() {
+        let cell = Lazy::<u32>::new();
+        let unread = Missing::Unread("truncated".into());
+        assert_eq!(cell.get(|| Err(unread.clone())), Err(unread.clone()));
+        assert!(!cell.is_certain());
+        let reason = Missing::Reason("too small".into());
+        assert_eq!(cell.get(|| Err(reason.clone())), Err(reason.clone()));
+        assert_eq!(cell.get(|| Ok(7)), Err(reason));
     }
 
     #[test]
@@ -133,16 +116,15 @@ mod tests {
                 cell.get(|| {
                     entered.send(()).unwrap();
                     gate.recv().unwrap();
-                    made(3)
-                });
+                    Ok(3)
+                })
+                .unwrap();
             });
             is_in.recv().unwrap();
-            let (_, void) = with(Patience::Sources, || {
-                attempt(|| cell.get(|| made(4)).certain)
-            });
+            let (_, void) = with(Patience::Sources, || attempt(|| cell.get(|| Ok(4)).is_ok()));
             assert!(void);
             go.send(()).unwrap();
         });
-        assert_eq!(cell.get(|| made(5)).answer, Ok(&3));
+        assert_eq!(cell.get(|| Ok(5)), Ok(&3));
     }
 }

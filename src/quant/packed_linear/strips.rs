@@ -32,6 +32,16 @@ impl Matrix {
     /// # Errors
     /// As [`View::read_at`](crate::view::View::read_at).
     pub fn read(&self, rows: Range<usize>, columns: Range<usize>, out: &mut [u8]) -> Result<()> {
+        self.announce(rows.clone(), &columns);
+        self.read_announced(rows, columns, out)
+    }
+
+    fn read_announced(
+        &self,
+        rows: Range<usize>,
+        columns: Range<usize>,
+        out: &mut [u8],
+    ) -> Result<()> {
         let at = |row: usize| (row * self.row_bytes + columns.start) as u64;
         let gap = self.row_bytes - columns.len();
         if gap == 0 {
@@ -44,6 +54,19 @@ impl Matrix {
             self.bytes.read_at(at(row), strip)?;
         }
         Ok(())
+    }
+
+    /// Announces strips, if they lie far apart: so that a cold disk brings them together, and not one
+    /// after the other.
+    fn announce(&self, rows: Range<usize>, columns: &Range<usize>) {
+        if self.row_bytes - columns.len() > GAP {
+            let strip = |row: usize| {
+                let start = (row * self.row_bytes + columns.start) as u64;
+                start..start + columns.len() as u64
+            };
+            let strips: Vec<Range<u64>> = rows.map(strip).collect();
+            self.bytes.will_need(&strips);
+        }
     }
 
     /// Reads strips that are `width` wide, and what lies between them.
@@ -67,11 +90,12 @@ impl Matrix {
         let mut turned = zeroed::<u32>(height * width)?;
         let mut strips = zeroed::<u32>(TURN.min(height) * width)?;
         let bytes = columns.start * 4..columns.end * 4;
+        self.announce(rows.clone(), &bytes);
         for first in (0..height).step_by(TURN) {
             let count = TURN.min(height - first);
             let strips = &mut strips[..count * width];
             let these = rows.start + first..rows.start + first + count;
-            self.read(these, bytes.clone(), bytemuck::cast_slice_mut(strips))?;
+            self.read_announced(these, bytes.clone(), bytemuck::cast_slice_mut(strips))?;
             turn(strips, count, &mut turned, first, height);
         }
         Ok(turned)
@@ -97,10 +121,10 @@ fn turn(strips: &[u32], count: usize, turned: &mut [u32], first: usize, height: 
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
+    use std::sync::{Arc, Mutex};
 
     use super::*;
-    use crate::view::Bytes;
+    use crate::view::{Bytes, View};
 
     /// Rows of 11 words are read over, rows of 700 strip by strip.
     #[test]
@@ -126,5 +150,35 @@ mod tests {
                 assert_eq!(turned, want);
             }
         }
+    }
+
+    /// Bytes that record what is announced to them.
+    struct Recording(Bytes, Mutex<Vec<Range<u64>>>);
+
+    impl View for Recording {
+        fn len(&self) -> u64 {
+            self.0.len()
+        }
+        fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
+            self.0.read_at(offset, buf)
+        }
+        fn will_need(&self, ranges: &[Range<u64>]) {
+            self.1.lock().unwrap().extend_from_slice(ranges);
+        }
+    }
+
+    #[test]
+    fn strips_that_lie_apart_are_announced_once_and_all_together() {
+        let row = 3000;
+        let bytes = Recording(Bytes(vec![0; 40 * row].into()), Mutex::default());
+        let bytes = Arc::new(bytes);
+        let matrix = Matrix::new(bytes.clone(), row);
+        matrix.read_turned(2..40, 1..5).unwrap();
+        let strip = |r: u64| r * row as u64 + 4..r * row as u64 + 20;
+        let announced = std::mem::take(&mut *bytes.1.lock().unwrap());
+        assert!(announced.into_iter().eq((2..40).map(strip)));
+        // Whole rows are one run, which needs no announcement.
+        matrix.read(0..4, 0..row, &mut vec![0; 4 * row]).unwrap();
+        assert!(bytes.1.lock().unwrap().is_empty());
     }
 }

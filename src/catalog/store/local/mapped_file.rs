@@ -84,6 +84,14 @@ impl LocalFile {
         }
     }
 
+    /// Whether the byte at `offset` is in the page cache. If the file system does not report it, no.
+    fn is_cached(&self, offset: u64) -> bool {
+        let mut byte = [0];
+        let mut room = [io::IoSliceMut::new(&mut byte)];
+        let flags = rustix::io::ReadWriteFlags::NOWAIT;
+        rustix::io::preadv2(&self.file, &mut room, offset, flags).is_ok()
+    }
+
     /// Has the kernel begin to read a range into the page cache.
     fn fetch(&self, range: &Range<u64>) {
         if let Some(len) = NonZeroU64::new(range.end.saturating_sub(range.start)) {
@@ -182,9 +190,15 @@ impl Object for LocalFile {
         }))
     }
 
+    /// The kernel begins to read all ranges at the same time. An announcement costs about as much as
+    /// reading a range that is in the page cache, so there is none if both ends are.
     fn will_need(&self, ranges: &[Range<u64>]) {
         // A disk with a long queue takes its time even for this.
-        if patience::touch_source().is_ok() {
+        if patience::touch_source().is_err() {
+            return;
+        }
+        let mut ends = [ranges.first(), ranges.last()].into_iter().flatten();
+        if !ends.all(|range| self.is_cached(range.start)) {
             ranges.iter().for_each(|range| self.fetch(range));
         }
     }
