@@ -1,5 +1,5 @@
-//! How fast `f32` views are read: bytes of output a second of one core's time, from the page cache,
-//! beside a cast of BF16 and a plain copy in memory measured in the same round. The time is the
+//! How fast `f32` views are read from the page cache: bytes of output per second of one core's time,
+//! beside a cast of BF16 and a plain copy in memory, measured in the same round. The time is the
 //! thread's own, so that a busy machine distorts it less.
 //!
 //! `cargo bench --bench dequant [-- NAME…]`; a format is a line of [`CASES`].
@@ -15,7 +15,7 @@ use stfs::view::{Cast, SharedView, View};
 const N: usize = 4096;
 const K: usize = 4096;
 const ROUNDS: usize = 9;
-/// What the readers ask for at a time.
+/// Bytes that the readers request at a time.
 const REQUESTS: [usize; 2] = [128 << 10, 1 << 20];
 
 type Tensors = Vec<(&'static str, D, Vec<usize>, Vec<u8>)>;
@@ -360,7 +360,7 @@ fn sequential(view: &dyn View, buf: &mut [u8]) -> f64 {
     view.len() as f64 / (now() - start) / 1e9
 }
 
-/// Microseconds for a page at a random place, of a view in which nothing was read before.
+/// Microseconds for a page at a random offset of a view that has not been read before.
 fn page(catalog: &Catalog, seed: usize) -> f64 {
     let view = view(catalog);
     let mut buf = [0; 4096];

@@ -1,5 +1,5 @@
-//! What an upload costs, beside the one thing that it cannot be faster than: a single pinned copy of
-//! the same size, in the same run. Through the library: no mount is needed.
+//! What an upload costs, beside its upper bound: a single pinned copy of the same size in the same run.
+//! It uses the library, so no mount is needed.
 //!
 //! ```console
 //! $ cargo bench --bench gpu -- MODEL          a model directory, read from the page cache
@@ -7,9 +7,8 @@
 //! $ cargo bench --bench gpu -- --bytes 1000000000 --rounds 9 --device 1
 //! ```
 //!
-//! Also: the time from the ioctl to the first byte in a second process; and, where python3 has
-//! torch, `safetensors.torch.load_file(device="cuda")`, fastsafetensors, and the handle opened by
-//! PyTorch.
+//! Also: the time from the ioctl to the first byte in a second process; and, if python3 has torch,
+//! `safetensors.torch.load_file(device="cuda")`, fastsafetensors, and the handle opened by PyTorch.
 
 use std::error::Error;
 use std::io::{BufRead, BufReader, Write};
@@ -118,7 +117,7 @@ fn whole_model(engine: &Engine, tensors: u64, args: &Arguments) -> Outcome<()> {
     Ok(())
 }
 
-/// What it costs the second process.
+/// The cost for the second process.
 fn sharing(engine: &Engine, tensors: u64, args: &Arguments) -> Outcome<()> {
     engine.upload(tensors)?;
     let resident = median(args.rounds.max(20), || Ok(engine.upload(tensors)?.0))?;
@@ -129,7 +128,7 @@ fn sharing(engine: &Engine, tensors: u64, args: &Arguments) -> Outcome<()> {
     engine.evict(tensors)
 }
 
-/// A view that is made on the way.
+/// A computed view.
 fn computed(engine: &Engine, args: &Arguments) -> Outcome<()> {
     let Some((name, ino)) = engine.largest_f32()? else {
         return Ok(());
@@ -292,8 +291,8 @@ fn pinned_copy(bytes: usize, device: i32) -> Outcome<Duration> {
     }
 }
 
-/// How long a second process, whose CUDA is up, takes from being told the handle to having read the
-/// tensor's first byte.
+/// How long a second process, in which CUDA has started, takes from receiving the handle to having
+/// read the tensor's first byte.
 fn first_use(io: &GpuIo) -> Outcome<Duration> {
     let mut child = Command::new(std::env::current_exe()?)
         .env(SECOND, "1")
@@ -340,7 +339,7 @@ fn second_process() -> Outcome<()> {
     Ok(())
 }
 
-/// What other loaders need, where they are installed, and PyTorch on the handle.
+/// How long other loaders take, if they are installed, and PyTorch on the handle.
 fn peers(model: &Path, engine: &Engine, tensors: u64) -> Outcome<()> {
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/benches/gpu_peers.py");
     let io = engine.upload(tensors)?.1;

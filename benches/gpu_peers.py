@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What other loaders need for the same model, and PyTorch on the memory that stfs has loaded.
+"""How long other loaders take for the same model, and PyTorch on the memory that stfs has loaded.
 
 Called by benches/gpu.rs with a model directory and a struct stfs_gpu_io in hex. Prints a line for
 each loader, and for each that is not installed.

@@ -22,7 +22,7 @@ fn stfs(args: &[&str]) {
     assert!(done.expect("stfs runs").success(), "stfs {args:?}");
 }
 
-/// A mount that goes when it is dropped.
+/// A mount that is unmounted when it is dropped.
 struct Mounted(PathBuf);
 
 impl Mounted {
@@ -87,7 +87,7 @@ fn sequential(file: &Path, flags: i32, forget: bool) -> f64 {
         // SAFETY: an advice on a descriptor; no memory is involved.
         unsafe { libc::posix_fadvise(file.as_raw_fd(), 0, 0, libc::POSIX_FADV_DONTNEED) };
     }
-    // Aligned to a page, as O_DIRECT wants.
+    // Aligned to a page, as O_DIRECT requires.
     let mut memory = vec![0u8; MIB + 4096];
     let skip = memory.as_ptr().align_offset(4096);
     let buf = &mut memory[skip..skip + MIB];
@@ -177,8 +177,8 @@ fn forget(file: &Path) {
     unsafe { libc::posix_fadvise(file.as_raw_fd(), 0, 0, libc::POSIX_FADV_DONTNEED) };
 }
 
-/// What comes from the disk: a mount of its own for each round, because what a mount has once shown
-/// stays mapped.
+/// Reads from the disk, through a new mount in each round, because pages that a mount has served
+/// stay mapped.
 fn from_disk(dir: &Path) {
     let shard = dir.join("model.safetensors");
     let compare = |what: &str, unit: &str, read: fn(&Path) -> f64| {

@@ -1,4 +1,4 @@
-"""How fast `f32` of a quantized tensor is read from a mount, beside what the peers take for the same
+"""How fast `f32` of a quantized tensor is read from a mount, beside the time that the peers take for the same
 values in the same round: MLX for its own formats, vectorized NumPy with ml_dtypes for the rest.
 
     cargo build --release
@@ -213,7 +213,7 @@ def through_mount(path, buffer):
 
 
 def cat(model):
-    """The whole tensor to nowhere, without a mount."""
+    """Reads the whole tensor with `stfs cat`, without a mount."""
     subprocess.run([STFS, "cat", model, "w.weight", "--view", "f32"], stdout=subprocess.DEVNULL, check=True)
 
 
@@ -232,7 +232,7 @@ def compare(name, peer_name, make):
         (model / "config.json").write_text(models.json.dumps(config))
         with mounted(model) as mnt:
             path = mnt / "tensors/w.weight/f32"
-            buffer = mmap.mmap(-1, 4 * N * K)  # aligned to a page, as O_DIRECT wants
+            buffer = mmap.mmap(-1, 4 * N * K)  # aligned to a page, as O_DIRECT requires
             through_mount(path, buffer)
             same_values(buffer[:], np.array(peer()), name)
             rounds = [

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""NumPy on a mounted model: nothing is loaded before it is touched.
+"""NumPy on a mounted model: nothing is loaded before it is accessed.
 
     python3 examples/look.py /tmp/tiny-llama
 """

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""PyTorch on a mounted model: a tensor whose memory is the file's, read when it is touched.
+"""PyTorch on a mounted model: a tensor whose memory is the mapped file, read on access.
 
     python3 examples/torch_view.py /tmp/tiny-llama model.layers.0.self_attn.qkv_proj.weight
 """

@@ -30,7 +30,7 @@ mod weights;
 
 use table::words as table;
 
-/// The command line makes no sense: exit code 2.
+/// A usage error: exit code 2.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct Usage(pub String);
@@ -38,7 +38,7 @@ pub struct Usage(pub String);
 /// Runs a command.
 ///
 /// # Errors
-/// What went wrong, for `stfs: WHAT: WHY` on standard error.
+/// The error to print as `stfs: WHAT: WHY`.
 pub fn run(command: Command) -> Result<ExitCode> {
     match command {
         Command::Mount(args) => mount::run(args),
@@ -65,11 +65,11 @@ pub fn run(command: Command) -> Result<ExitCode> {
 }
 
 /// Raises the soft limit on open files, which is often 1,024, to the hard limit: every shard of a model
-/// is open at once, and in a mount every file under `files/` too.
+/// is open at once, and a mount also keeps every file under `files/` open.
 pub fn raise_file_limit() {
     let mut limit = rustix::process::getrlimit(Resource::Nofile);
     limit.current = limit.maximum;
-    // The limit stays as it was if it may not be raised.
+    // If raising it is not permitted, the limit stays as it was.
     let _ = rustix::process::setrlimit(Resource::Nofile, limit);
 }
 
@@ -82,11 +82,11 @@ pub fn exit_code_of_failure(command: &Command) -> u8 {
     }
 }
 
-/// Whether an error is only that the reader of the output has gone.
+/// Whether the error only means that the reader of the output has closed it (`| head`).
 pub fn is_closed_pipe(e: &anyhow::Error) -> bool {
     e.chain().any(|cause| {
         let of_io = cause.downcast_ref::<io::Error>().map(io::Error::kind);
-        // serde_json keeps the error beneath out of the chain.
+        // serde_json does not show the underlying error in its chain.
         let of_json = cause
             .downcast_ref::<serde_json::Error>()
             .and_then(serde_json::Error::io_error_kind);
@@ -108,7 +108,7 @@ pub fn one_line(e: &anyhow::Error) -> String {
     crate::text::printable(&line).into_owned()
 }
 
-/// Standard output, whose errors name it.
+/// Standard output, named in its errors.
 struct Stdout<W>(W);
 
 fn stdout() -> Stdout<io::StdoutLock<'static>> {
@@ -182,8 +182,8 @@ fn matcher(glob: Option<&str>) -> Result<impl Fn(&str) -> bool + use<>> {
     Ok(move |name: &str| compiled.as_ref().is_none_or(|m| m.is_match(name)))
 }
 
-/// A glob that matches nothing is probably a mistake, which a script must notice: it is an error, even
-/// after an empty list in JSON.
+/// A glob that matches nothing is probably a mistake. It is an error, even after an empty JSON list, so
+/// that a script notices it.
 fn check_matched(glob: Option<&str>, found: usize, what: &str) -> Result<()> {
     match glob {
         Some(glob) if found == 0 => {

@@ -1,4 +1,4 @@
-//! `export/`: the whole model as one file of another kind, as a view. A plan says which tensors the
+//! `export/`: the whole model as one file of another kind, as a view. A plan lists which tensors the
 //! file holds and where; the bytes are read lazily from the shards, whatever their size.
 
 use std::collections::HashSet;
@@ -54,7 +54,7 @@ impl Export {
         }
     }
 
-    /// What stands where in the file. Waits for facts where which tensors there are depends on them.
+    /// What is where in the file. Waits for facts if the set of tensors depends on them.
     pub fn plan(self, model: &Model) -> Plan {
         match self {
             Export::Merged => safetensors::plan(model, merged(model)),
@@ -65,7 +65,7 @@ impl Export {
         }
     }
 
-    /// The file's bytes, of a plan of their own.
+    /// The file's bytes, from a new plan.
     pub fn view(self, model: &Arc<Model>) -> SharedView {
         Arc::new(Arc::new(self.plan(model)).view(model.clone()))
     }
@@ -83,7 +83,7 @@ struct Item {
 }
 
 impl Item {
-    /// A tensor's own bytes. What safetensors has no dtype for goes as plain bytes.
+    /// A tensor's own bytes. A dtype that safetensors lacks is exported as plain bytes.
     fn raw(model: &Model, id: TensorId) -> Option<Item> {
         let tensor = model.tensor(id).ok()?;
         let (dtype, shape) = match tensor.dtype.known() {
@@ -144,8 +144,8 @@ pub fn float_model(model: &Model) -> Vec<(TensorId, bool)> {
         };
         match &tensor.raw {
             Expr::Layer(_) => out.push((id, true)),
-            // Neither what else says how a decoded layer's weight was quantized, nor what says how to
-            // quantize activations, is anything that a float model has.
+            // A float model has neither the rest of a decoded layer (scales, zero points, indexes) nor the
+            // scales of activations.
             Expr::Stored(_)
                 if model.layer_of(id).is_none()
                     && model.parameters(id) == 0
@@ -162,7 +162,7 @@ pub fn float_model(model: &Model) -> Vec<(TensorId, bool)> {
     out
 }
 
-/// The modules whose weights are decoded, and those whose weights should be and cannot.
+/// The modules whose weights are decoded, and those whose weights should be but cannot be.
 fn quantized_modules(model: &Model) -> (HashSet<&str>, HashSet<&str>) {
     let (mut decoded, mut damaged) = (HashSet::new(), HashSet::new());
     for layer in 0..model.layer_count() {

@@ -1,7 +1,7 @@
 //! The file system in our own types: lookup, attributes, listings, reads, extended attributes. It
-//! knows nothing of FUSE; `fuse` converts and replies.
+//! does not depend on FUSE; `fuse` converts and replies.
 //!
-//! Whatever may have to wait is an [`Answer`].
+//! Every request that may have to wait returns an [`Answer`].
 
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, OnceLock};
@@ -57,10 +57,9 @@ pub struct StatFs {
     pub files: u64,
 }
 
-/// Takes the entries of a listing: the position after the entry, its name, its attributes. `false`:
-/// there is no room for it.
+/// Collects the entries of a listing.
 pub trait Entries: Send + 'static {
-    /// Whether the entry was taken.
+    /// Adds an entry; `next` is the position after it. Returns `false` if there is no room for it.
     fn add(&mut self, next: u64, name: &str, attr: &Attr) -> bool;
 }
 
@@ -68,7 +67,7 @@ pub trait Entries: Send + 'static {
 pub struct Fs {
     /// Which paths exist.
     pub layout: Layout,
-    /// For what a request thread must not wait for.
+    /// Runs the work that a request thread must not wait for.
     pub pool: Workers,
     handles: Handles,
     buffers: Buffers,
@@ -110,8 +109,8 @@ impl Fs {
     /// The entry `name` of directory `parent`.
     ///
     /// # Errors
-    /// It does not exist ([`Error::NotFound`]), or whether it does is not known for now (EIO), which must
-    /// not be cached.
+    /// It does not exist ([`Error::NotFound`]), or whether it exists could not be determined (EIO), which
+    /// must not be cached.
     pub fn lookup(&self, parent: u64, name: &str) -> Answer<Result<Attr>> {
         let name = name.to_string();
         Answer::of(self, move |fs| {
@@ -195,7 +194,7 @@ impl Fs {
         });
         match (void, added) {
             (false, _) => Answer::Ready((entries, result)),
-            // What comes before the entry that takes long is right: the kernel asks for the rest.
+            // The entries before the slow one are complete: the kernel asks for the rest.
             (true, 1..) => Answer::Ready((entries, Ok(()))),
             (true, 0) => Answer::Wait(Box::new(move |fs| {
                 let add: Add<'_> = &mut |next, name, attr| entries.add(next, name, attr);
@@ -228,7 +227,7 @@ impl Fs {
                 false => Ok(bare_attr(node)),
             };
             match attr {
-                // Whatever was refused on the way to it, its attributes would be void.
+                // If anything was refused on the way, these attributes may be wrong.
                 Ok(attr) if !patience::is_refused() => add(position + DOTS + 1, name, &attr),
                 Ok(_) => false,
                 Err(e) => {

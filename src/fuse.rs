@@ -1,5 +1,5 @@
-//! Converts between the kernel's requests and [`Fs`], and replies. Nothing else, and nothing else
-//! names the FUSE crate. Writes never come here: the mount is read-only, and the kernel refuses them.
+//! Converts between the kernel's requests and [`Fs`], and replies. Only this module names the FUSE
+//! crate. Writes never arrive here: the mount is read-only, and the kernel refuses them.
 
 use std::ffi::OsStr;
 use std::io;
@@ -23,9 +23,9 @@ use gate::Gate;
 pub use mount::{MountOptions, MountPlace, Mounted, mount, unmount};
 use replies::{Listed, TTL, errno, file_attr, logged, reply_entry, reply_xattr};
 
-/// Requests that the kernel sends ahead of their answers (read-ahead, asynchronous direct reads), in
-/// all. Reads of a stalled source count until they are answered, so the kernel's default of 12 would
-/// soon stop every buffered read of the mount. An ordinary user's mount gets at most what
+/// Background requests (read-ahead, asynchronous direct reads) that the kernel may have in flight.
+/// Reads of a stalled source count until they are answered, so the kernel's default of 12 would soon
+/// stop every buffered read of the mount. An ordinary user's mount gets at most what
 /// /sys/module/fuse/parameters/max_user_bgreq allows.
 const MAX_BACKGROUND: u16 = 1024;
 
@@ -45,7 +45,7 @@ impl FuseFs {
         }
     }
 
-    /// Replies with what `ask` answers, which must not touch a source here.
+    /// Replies with the answer of `ask`, which must not touch a source on this thread.
     fn answer<T: 'static>(
         &self,
         ask: impl FnOnce(&Fs) -> Answer<T>,
@@ -54,7 +54,7 @@ impl FuseFs {
         self.answer_with(Patience::None, ask, reply);
     }
 
-    /// The same, for requests that touch source files: here as long as there is room for that.
+    /// The same for requests that touch source files, on this thread while the gate has room.
     fn answer_from_sources<T: 'static>(
         &self,
         ask: impl FnOnce(&Fs) -> Answer<T>,
@@ -89,8 +89,8 @@ impl FuseFs {
     }
 }
 
-/// A bug that panics fails its request (a reply that is dropped answers EIO), and not the thread
-/// that all further requests need.
+/// A panic fails its own request only (a reply that is dropped answers EIO), not the thread, which
+/// later requests need.
 fn shielded(answer: impl FnOnce()) {
     if std::panic::catch_unwind(std::panic::AssertUnwindSafe(answer)).is_err() {
         log::error!("a request failed inside stfs; please report this, with the log before it");
@@ -98,7 +98,7 @@ fn shielded(answer: impl FnOnce()) {
 }
 
 /// Whether a log message is worth keeping. The FUSE crate warns of every request that it does not know,
-/// and of every mount that is unmounted from outside; an error while mounting is returned besides.
+/// and of every mount that is unmounted from outside; an error while mounting is returned anyway.
 pub fn worth_logging(metadata: &log::Metadata<'_>) -> bool {
     let target = metadata.target();
     let of_mounting = target.starts_with("fuser::mnt");
@@ -133,7 +133,7 @@ impl Filesystem for FuseFs {
     }
 
     fn lookup(&self, _req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
-        // Every name here is UTF-8.
+        // Every name in a mount is UTF-8.
         let Some(name) = name.to_str() else {
             return reply.error(Errno::ENOENT);
         };
@@ -314,7 +314,7 @@ impl Filesystem for FuseFs {
         _out_size: u32,
         reply: ReplyIoctl,
     ) {
-        // Python's `open` sends TCGETS, `lsattr` FS_IOC_GETFLAGS: nothing of that is known here.
+        // Other programs' requests: Python's `open` sends TCGETS, `lsattr` FS_IOC_GETFLAGS.
         if !ioctl::is_ours(cmd) {
             return reply.error(Errno::ENOTTY);
         }

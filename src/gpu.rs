@@ -54,7 +54,7 @@ impl FromStr for Access {
             "off" => Ok(Access::Off),
             "owner" => Ok(Access::Owner),
             "all" => Ok(Access::All),
-            _ => Err(format!("'{s}' is none of off, owner, all")),
+            _ => Err(format!("'{s}' is not one of off, owner, all")),
         }
     }
 }

@@ -20,7 +20,7 @@ const fn iowr<T>(nr: u32) -> u32 {
 
 /// Start the upload or join one under way; takes the open file's lease.
 pub const UPLOAD: u32 = iowr::<GpuIo>(0x40);
-/// What is there; no side effect.
+/// Reports the state; no side effect.
 pub const QUERY: u32 = iowr::<GpuIo>(0x41);
 /// Drops the open file's lease; with [`EVICT`], frees the memory.
 pub const RELEASE: u32 = iowr::<GpuIo>(0x42);

@@ -1,8 +1,8 @@
 //! The layout: which paths exist, as nodes with computed inode numbers, and which view each file
 //! shows.
 //!
-//! Whatever may take long here (making `tree/` or `index.json`, waiting for facts) asks
-//! [`crate::patience`] first, and is an error on a thread that must not wait.
+//! Everything here that may take long (making `tree/` or `index.json`, waiting for facts) asks
+//! [`crate::patience`] first, and fails on a thread that must not wait.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -58,7 +58,7 @@ impl Layout {
         }
     }
 
-    /// `tree/`, built when it is first looked into. Waits for facts.
+    /// `tree/`, built on first use. Waits for facts.
     ///
     /// # Errors
     /// It is not built yet, and the thread must not wait.
@@ -121,17 +121,17 @@ impl Layout {
         Ok(branch.map(|b| tree_node(dir, b)))
     }
 
-    /// Whether the node is known to be there: [`Layout::try_exists`] without an error.
+    /// Whether the node is known to exist: `false` if [`Layout::try_exists`] fails.
     pub fn exists(&self, node: Node) -> bool {
         self.try_exists(node).unwrap_or(false)
     }
 
-    /// Whether the node really is there: synthetic tensors may turn out not to exist, and not every
-    /// tensor has an `f32` or a `.npy`. Waits for the tensor's own facts.
+    /// Whether the node really exists: synthetic tensors may turn out not to, and not every tensor has
+    /// an `f32` or a `.npy`. Waits for the tensor's own facts.
     ///
     /// # Errors
     /// EIO: a fact that it depends on could not be read. This may be transient, so the negative entry
-    /// must not be cached. Or the thread must not wait for it.
+    /// must not be cached. Or the fact is not known yet, and the thread must not wait for it.
     pub fn try_exists(&self, node: Node) -> Result<bool> {
         if let Some(id) = node.tensor() {
             return self.tensor_node_exists(node, id);
@@ -154,7 +154,7 @@ impl Layout {
             return Ok(false);
         }
         let tensor = self.model.tensor(id);
-        // Of a stored tensor all but what is made of its layer is certain from its header.
+        // For a stored tensor, the header decides all but the files that are made of its layer.
         let by_header = match node {
             Node::TensorDir(_) => true,
             Node::TensorFile(file, _) => file.row().by_header,
@@ -175,10 +175,10 @@ impl Layout {
         })
     }
 
-    /// Size in bytes, exact: of a file its length, of a link its target's. 0 for what is not there.
+    /// The exact size in bytes: of a link, that of its target's path. 0 if the node does not exist.
     ///
     /// # Errors
-    /// The file must be made to be measured, and the thread must not wait.
+    /// The file must be generated to be measured, and the thread must not wait.
     pub fn size(&self, node: Node) -> Result<u64> {
         Ok(match node {
             Node::Top(_) | Node::Export(_) => self.generated_len(node)?.unwrap_or(0),
@@ -251,7 +251,7 @@ impl Layout {
 fn unread(why: &str) -> Error {
     Error::other(
         libc::EIO,
-        format!("whether it exists is not known for now: {why}"),
+        format!("cannot determine for now whether it exists: {why}"),
     )
 }
 

@@ -81,7 +81,7 @@ fn groups_json(model: &Model, join: &Join) -> Vec<Value> {
     all
 }
 
-/// A part with the index of its expert, which stands behind the name.
+/// A part with the index of its expert, which follows the name.
 fn indexed(part: Value, index: usize) -> Value {
     let mut with_index = json!({"name": part["name"], "index": index});
     if let Some(range) = part.get("range") {
@@ -177,7 +177,7 @@ pub fn index_entry(model: &Model, id: TensorId, tensor: &Tensor<'_>) -> Value {
     })
 }
 
-/// What is said of a model as a whole, of its stored tensors only.
+/// The totals of a model, over its stored tensors only.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ModelSummary {
     /// Stored tensors.
@@ -191,7 +191,7 @@ pub struct ModelSummary {
 }
 
 impl ModelSummary {
-    /// Counts.
+    /// Adds up the stored tensors.
     pub fn of(model: &Model) -> ModelSummary {
         let mut s = ModelSummary {
             tensors: model.catalog.tensors.len() as u64,
@@ -258,7 +258,7 @@ fn model_quantization(model: &Model) -> Value {
         );
         *counts.entry(key).or_default() += 1;
     }
-    // Layers that can be decoded speak for the model before damaged ones.
+    // Layers that can be decoded take precedence over damaged ones.
     counts
         .iter()
         .max_by_key(|((_, bits, _), n)| (bits.is_some(), **n))
@@ -275,7 +275,7 @@ pub fn pretty(value: &Value) -> Vec<u8> {
     out
 }
 
-/// As long as a flat object or array may be to stand on one line, in bytes.
+/// The longest flat object or array that is written on one line, in bytes.
 const ONE_LINE: usize = 160;
 
 fn write_pretty(value: &Value, indent: usize, out: &mut Vec<u8>) {
@@ -316,7 +316,7 @@ fn is_scalar(v: &Value) -> bool {
     !v.is_array() && !v.is_object()
 }
 
-/// With a blank after each colon and comma.
+/// With a space after each colon and comma.
 fn write_one_line(value: &Value, out: &mut Vec<u8>) {
     let (open, close) = match value {
         Value::Object(_) => (b'{', b'}'),

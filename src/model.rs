@@ -1,10 +1,9 @@
-//! The model: every tensor that stands under `tensors/`, stored and synthetic, each with its dtype,
-//! shape and what its bytes are ([`Expr`]).
+//! The model: every tensor under `tensors/`, stored and synthetic, each with its dtype, its shape and
+//! what its bytes are ([`Expr`]).
 //!
-//! Opening lists the names that there are and might be. What a synthetic tensor is, and whether it
-//! exists at all, is resolved when it is first asked for, and remembered. Nothing is read for that
-//! but headers, except for the formats that keep a shape in tensor data
-//! ([`crate::quant::DeferredShape`]).
+//! Opening lists the names that exist and those that might. What a synthetic tensor is, and whether it
+//! exists at all, is resolved on first use and remembered. Only headers are read for that, except for
+//! the formats that keep a shape in tensor data ([`crate::quant::DeferredShape`]).
 
 use std::sync::OnceLock;
 use std::sync::atomic::AtomicBool;
@@ -85,20 +84,20 @@ pub struct Model {
     pub catalog: Catalog,
     /// The names that synthetic tensors might have, and the ways to make each.
     candidates: Candidates,
-    /// What came of each of those names.
+    /// What each of those names turned out to be.
     slots: Box<[Slot]>,
     layers: Vec<LayerSlot>,
     /// By stored tensor: the layer that it is a part of. Empty if there are no layers.
     layer_of: Box<[u32]>,
     ready: AtomicBool,
-    /// Whether [`Model::fetch_facts`] has had its time.
+    /// Whether [`Model::fetch_facts`] has made all its retries.
     gave_up: AtomicBool,
     listing: OnceLock<Vec<TensorId>>,
     file_names: OnceLock<file_names::FileNames>,
 }
 
 impl Model {
-    /// Lists the names that there are and may be. Reads nothing but what the catalog holds.
+    /// Lists the names that exist and those that might. Uses only what the catalog holds.
     pub fn new(catalog: Catalog, options: ModelOptions) -> Model {
         let recognized = quant::recognize(&catalog);
         let candidates = match options.synthetic {
@@ -171,7 +170,7 @@ impl Model {
     /// for now, and the next call tries again.
     ///
     /// # Errors
-    /// The reason, as a sentence for a person.
+    /// The reason, as text for the user.
     pub fn tensor(&self, id: TensorId) -> std::result::Result<Tensor<'_>, Reason> {
         match self.is_stored(id) {
             true => Ok(self.stored(id).0),
@@ -211,7 +210,7 @@ impl Model {
         (tensor, layer.err())
     }
 
-    /// A remark on a tensor that is there, for `ls --why`: why it has no values, or no stored words.
+    /// A remark on a tensor that exists, for `ls --why`: why it has no values, or no stored words.
     pub fn remark(&self, id: TensorId) -> Option<Reason> {
         if !self.is_stored(id) {
             return self.synthetic(id).ok()?.remark.clone();
@@ -224,7 +223,7 @@ impl Model {
         )
     }
 
-    /// Whether what [`Model::tensor`] last answered stays so.
+    /// Whether the last answer of [`Model::tensor`] is final.
     pub fn is_settled(&self, id: TensorId) -> bool {
         match self.is_stored(id) {
             true => self
@@ -253,7 +252,7 @@ impl Model {
     /// The tensor of that name.
     ///
     /// # Errors
-    /// [`Error::NotFound`], with the reason if there is one; EIO if that is not known.
+    /// [`Error::NotFound`], with the reason if there is one; EIO if it is not known for now.
     pub fn find(&self, name: &str) -> Result<(TensorId, Tensor<'_>)> {
         let id = self
             .id(name)
@@ -261,7 +260,7 @@ impl Model {
         self.described(id).map(|tensor| (id, tensor))
     }
 
-    /// The tensor, or the error of a caller that wants its bytes.
+    /// The tensor, or the error for a caller that needs its bytes.
     fn described(&self, id: TensorId) -> Result<Tensor<'_>> {
         if self.is_stored(id) {
             return Ok(self.stored(id).0);
@@ -276,14 +275,14 @@ impl Model {
     }
 
     /// The ids of all tensors that exist, in natural order of their names. Waits for facts; a
-    /// synthetic tensor whose facts cannot be read, not even after a while, is not among them.
+    /// synthetic tensor whose facts still cannot be read after all retries is left out.
     pub fn listing(&self) -> &[TensorId] {
         self.listing.get_or_init(|| {
             self.fetch_facts(LISTING_THREADS);
             let mut ids: Vec<TensorId> = (0..self.id_count())
                 .filter(|&id| self.is_stored(id) || self.synthetic(id).is_ok())
                 .collect();
-            // Stored ids are in natural order already, which sorting in runs makes use of.
+            // Stored ids are in natural order already, and the sort makes use of such runs.
             ids.sort_by(|&a, &b| natural(self.name(a), self.name(b)));
             ids
         })
@@ -294,8 +293,8 @@ impl Model {
         self.listing.get().is_some()
     }
 
-    /// Every name that one might look for and that is not there, with the reason; and remarks on
-    /// those that are.
+    /// Every name that a user might expect but that does not exist, with the reason; and remarks on
+    /// tensors that do exist.
     pub fn reasons(&self) -> Vec<(&str, Reason)> {
         let why = |id| match self.tensor(id) {
             Err(why) => Some(why),
@@ -317,7 +316,7 @@ impl Model {
         )
     }
 
-    /// The layer, or why there is none, and whether that may change.
+    /// The layer, or why there is none: final, or only for now.
     fn settled_layer(&self, index: u32) -> std::result::Result<&Layer, Missing> {
         let slot = &self.layers[index as usize];
         match (&slot.recognized.outcome, &slot.deferred) {

@@ -30,7 +30,7 @@ pub struct Entry {
     fs_type: OsString,
 }
 
-/// What became of a request for a mount's status.
+/// The outcome of asking a mount for its status.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Daemon {
     /// It is alive, and this is its status (JSON).

@@ -1,4 +1,4 @@
-//! A picture of a tensor, to look at: a heat map of means, with histogram, range and counts beneath.
+//! A picture of a tensor: a heat map of means, with histogram, range and counts beneath.
 //!
 //! ```text
 //! values ── grid::plan ──▶ runs ── Picture::read ──▶ cells + summary ── page ──▶ pixels ── png ──▶ bytes
@@ -26,7 +26,7 @@ pub use subject::{Subject, stored_as};
 /// The most cells a PNG's heat map has in either direction.
 pub const MAX_CELLS: u32 = 512;
 
-/// The exact size in bytes of [`render`]'s answer for values of that shape.
+/// The exact size in bytes of [`render`]'s output for values of that shape.
 pub fn png_len(shape: &[u64]) -> u64 {
     let grid = Grid::of(shape, MAX_CELLS, MAX_CELLS);
     let (width, height) = page::size(&grid);

@@ -12,7 +12,7 @@ pub const MAX_DEPTH: usize = 64;
 /// Index of a directory in [`NameTree`]; 0 is `tree/` itself.
 pub type DirIndex = u32;
 
-/// What stands in a directory of the tree.
+/// An entry of a directory in the tree.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Branch {
     /// A deeper directory.
@@ -65,12 +65,12 @@ impl NameTree {
             let last = components.peek().is_none();
             match (here, last) {
                 (None, true) => self.set(dir, &key, Branch::Link(id)),
-                // A directory of that name is there: the tensor stands in it as `@`.
+                // A directory has that name: the tensor becomes `@` in it.
                 (Some(Branch::Dir(d)), true) => self.set(d, "@", Branch::Link(id)),
                 (Some(Branch::Dir(d)), false) => dir = d,
                 (None, false) => dir = self.make_dir(dir, &key),
                 (Some(Branch::Link(other)), false) => {
-                    // The tensor that stood here moves into the directory that is now needed.
+                    // The tensor of that name moves into the directory that is now needed.
                     dir = self.make_dir(dir, &key);
                     self.set(dir, "@", Branch::Link(other));
                 }

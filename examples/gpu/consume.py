@@ -41,7 +41,7 @@ DTYPES = {
 
 
 class Opened:
-    """A file of the mount, or a directory, which `open` does not take. A file's lease lasts as long as this."""
+    """A file of the mount, or a directory (which `open` refuses). A file's lease lasts as long as this."""
 
     def __init__(self, path):
         self.fd = os.open(path, os.O_RDONLY)
@@ -116,7 +116,7 @@ def must(code, what):
 
 
 def open_handle(cuda, io):
-    """The address, in this process, of the memory that the handle stands for."""
+    """The address of the handle's memory in this process."""
     base = U64()
     must(cuda.cuIpcOpenMemHandle_v2(ctypes.byref(base), Handle((U8 * 64)(*io.handle)), 1), "cuIpcOpenMemHandle")
     return base.value

@@ -32,7 +32,7 @@ pub(super) fn close_inherited() {
 /// Splits the process in two. Must be called before there is any other thread (and before CUDA).
 ///
 /// # Errors
-/// The system has no pipe or no process to spare.
+/// The pipe or the process cannot be created.
 pub(super) fn split() -> Result<Side> {
     let (reader, writer) = io::pipe().context("create a pipe")?;
     // SAFETY: fork is unsound only if the child relies on state that another thread was changing at
@@ -75,7 +75,7 @@ fn wait_for(child: Option<Pid>, mut reader: File) -> Result<ExitCode> {
 }
 
 impl Parent {
-    /// Reports success to the parent, which prints `line` and exits, and lets go of the terminal.
+    /// Reports success to the parent, which prints `line` and exits, and detaches from the terminal.
     ///
     /// # Errors
     /// `/dev/null` cannot be opened.
@@ -86,7 +86,7 @@ impl Parent {
             .write(true)
             .open("/dev/null")
             .context("open /dev/null")?;
-        // The mount goes on even if the parent has been killed meanwhile.
+        // The mount keeps running even if the parent has been killed meanwhile.
         let _ = self.0.write_all(line.as_bytes());
         drop(self);
         rustix::stdio::dup2_stdin(&null)?;

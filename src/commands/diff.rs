@@ -26,13 +26,13 @@ struct Side {
     weights: Vec<Weight>,
 }
 
-/// A tensor of both sides that is not the same.
+/// A tensor that is on both sides and differs.
 struct Change<'a> {
     from: &'a Weight,
     to: &'a Weight,
     /// `shape`, `dtype` or `value`: the first that differs.
     what: &'static str,
-    /// How far, where values can be compared.
+    /// How far apart the values are, if they can be compared.
     distance: Option<Distance>,
 }
 
@@ -117,13 +117,13 @@ fn values_of(weight: &Weight) -> u64 {
     numel(&weight.shape).unwrap_or(0)
 }
 
-/// Passes on what goes beyond what was `told` already: values are compared where bytes that were
-/// the same so far turn out not to be.
-fn beyond(told: u64, step: &(dyn Fn(u64) + Sync)) -> impl Fn(u64) + Sync {
+/// Reports only the progress beyond `reported`: if bytes that were equal so far turn out to differ, the
+/// values are compared from the start.
+fn beyond(reported: u64, step: &(dyn Fn(u64) + Sync)) -> impl Fn(u64) + Sync {
     let done = AtomicU64::new(0);
     move |n| {
         let before = done.fetch_add(n, Ordering::Relaxed);
-        let beyond = (before + n).saturating_sub(before.max(told));
+        let beyond = (before + n).saturating_sub(before.max(reported));
         step(beyond);
     }
 }
@@ -138,20 +138,20 @@ fn compare_pair(
         return Ok(Some(("shape", None)));
     }
     let same_dtype = a.dtype == b.dtype;
-    // Stored bytes of one dtype on both sides: where they are the same, nothing need be decoded.
+    // If both sides store the same dtype and their bytes are equal, nothing needs to be decoded.
     let as_stored = |m: &Model, w: &Weight| {
         let tensor = m.tensor(w.id);
         m.is_stored(w.id) && tensor.is_ok_and(|t| !(w.is_values && t.is_dequantized()))
     };
-    let told = AtomicU64::new(0);
-    let rest = || beyond(told.load(Ordering::Relaxed), step);
+    let reported = AtomicU64::new(0);
+    let rest = || beyond(reported.load(Ordering::Relaxed), step);
     let both_stored = same_dtype && as_stored(model_a, a) && as_stored(model_b, b);
     if both_stored {
         let (raw_a, raw_b) = (model_a.raw(a.id)?, model_b.raw(b.id)?);
         let per_byte = values_of(a) as f64 / raw_a.len().max(1) as f64;
         let of_bytes = |n: u64| {
             let values = (n as f64 * per_byte) as u64;
-            told.fetch_add(values, Ordering::Relaxed);
+            reported.fetch_add(values, Ordering::Relaxed);
             step(values);
         };
         if raw_a.len() == raw_b.len() && compare::same_bytes(&*raw_a, &*raw_b, &of_bytes)? {
@@ -161,7 +161,7 @@ fn compare_pair(
             && let (Some(x), Some(y)) = (a.wide(raw_a), b.wide(raw_b))
         {
             let distance = compare::values(&x, &y, &rest())?;
-            // Integers that binary64 cannot tell apart differ all the same.
+            // Integers can differ even if they are equal as binary64.
             let differs = distance.differs() || *a.dtype != *Dtype::F64.name();
             return Ok(differs.then_some(("value", Some(distance))));
         }
@@ -178,8 +178,8 @@ fn compare_pair(
     })
 }
 
-/// The JSON object of a change. Where NaN or Inf came or went there is no distance, and how far the
-/// rest lies apart (often 0, with a cosine of 1) must not be taken for one.
+/// The JSON object of a change. If a NaN or Inf appeared or disappeared, the distances are null: those
+/// of the remaining values (often 0, with a cosine of 1) would be misleading.
 fn change(c: &Change<'_>) -> Value {
     let d = c.distance.filter(|d| d.odd == 0);
     let mut object = json!({
@@ -243,7 +243,7 @@ fn print_text(out: &mut impl Write, found: &Found<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Name, `value`, `1.2%` …, most telling first; what became what at its end.
+/// The cells of a change: name, `value`, `1.2%` …; the last one shows what became what.
 fn row(c: &Change<'_>) -> [String; 7] {
     let number = |v: Option<f64>| v.map_or_else(|| "-".into(), short);
     let d = c.distance.as_ref();

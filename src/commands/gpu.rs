@@ -23,7 +23,7 @@ pub(super) fn run(command: &GpuCommand) -> Result<ExitCode> {
     }
 }
 
-/// Does one thing for each path, even if it fails for some.
+/// Calls `act` for each path, and goes on if it fails for one.
 fn each(
     paths: &[impl AsRef<Path>],
     mut act: impl FnMut(&Path) -> Result<String>,

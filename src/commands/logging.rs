@@ -16,7 +16,7 @@ use repeats::{Line, Repeats};
 
 type SyslogConnection = syslog::Logger<syslog::LoggerBackend, syslog::Formatter3164>;
 
-/// Chosen before the process goes to the background (the path may be relative), used after.
+/// Chosen before the process goes to the background, because the path may be relative.
 pub(super) enum Destination {
     Stderr,
     File(File),
@@ -48,7 +48,7 @@ impl Destination {
             Destination::File(f) => Some(Sink::File(f)),
             Destination::Syslog => connect_to_syslog().map(|c| Sink::Syslog(Mutex::new(c))),
         };
-        // A machine without syslog is no reason not to mount.
+        // On a machine without syslog the model is mounted all the same.
         let Some(sink) = sink else { return };
         let logs_to_stderr = matches!(sink, Sink::Stderr);
         let logger = Logger {

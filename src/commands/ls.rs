@@ -21,7 +21,7 @@ pub(super) fn run(args: &LsArgs) -> Result<ExitCode> {
     let mut out = BufWriter::new(super::stdout());
     let glob = args.glob.as_deref();
     let matched = if args.why {
-        // That nothing is missing is good news.
+        // An empty list is not an error here: nothing is missing.
         why(&model, wanted, args.json, &mut out)?;
         Ok(())
     } else if args.tree {
@@ -45,7 +45,7 @@ pub(super) fn run(args: &LsArgs) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The tensors whose names are wanted, in natural order.
+/// The tensors whose names match, in natural order.
 fn tensors(model: &Model, wanted: impl Fn(&str) -> bool) -> Vec<(TensorId, Tensor<'_>)> {
     model
         .listing()

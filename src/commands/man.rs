@@ -7,7 +7,7 @@ use anyhow::Result;
 use clap::Command;
 use clap_mangen::Man;
 
-/// The sections that clap does not know.
+/// The sections that clap does not generate.
 const END: &str = r#".SH "EXIT STATUS"
 .TP
 .B 0

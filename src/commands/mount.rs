@@ -128,7 +128,7 @@ fn log_what_is_unusual(catalog: &Catalog) {
         log::warn!("{unused}");
     }
     if catalog.shards_missing {
-        eprintln!("stfs: by their numbers, shards are missing: 'stfs verify' lists them");
+        eprintln!("stfs: the shards' numbers show that some are missing; 'stfs verify' lists them");
     }
 }
 
@@ -149,7 +149,7 @@ fn serve(started: Started) -> Result<ExitCode> {
                 log::info!("signal {signal}: unmounting {}", place.path().display());
                 // First, while waiting callers can still be answered.
                 gpu.stop_gpu();
-                // Lazily: a shell whose working directory is in the mount must not keep it.
+                // Lazily: a shell whose working directory is in the mount must not keep it mounted.
                 if let Err(e) = place.unmount() {
                     log::error!("{e}");
                 }

@@ -9,7 +9,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 /// Progress through some number of stored bytes.
 pub struct Progress {
     bar: ProgressBar,
-    /// The bytes before the present piece.
+    /// The bytes before the current piece.
     start: u64,
 }
 
@@ -53,7 +53,7 @@ impl Progress {
         if self.bar.is_hidden() {
             return Ok(out.write_all(text.as_bytes())?);
         }
-        // The bar is locked meanwhile: nothing in here may call it.
+        // The bar is locked here, so this closure must not use it.
         self.bar.suspend(|| -> io::Result<()> {
             out.write_all(text.as_bytes())?;
             out.flush()

@@ -14,7 +14,7 @@ mod heat;
 
 /// Lines of the histogram.
 const BARS: usize = 6;
-/// Lines that everything but the heat map takes.
+/// Lines that everything except the heat map takes.
 const REST: usize = BARS + 9;
 
 pub(super) fn run(args: &TensorArgs) -> Result<ExitCode> {
@@ -48,7 +48,7 @@ fn draw(subject: &Subject, screen: Screen) -> Result<String> {
     Ok(painter.finish())
 }
 
-/// Bars of eighths of a line, as wide as the picture at most.
+/// Bars in eighths of a line, at most as wide as the picture.
 fn histogram(painter: &mut Painter, picture: &Picture, cols: usize) {
     let summary = &picture.summary;
     let (Some(min), Some(max), Some(histogram)) =

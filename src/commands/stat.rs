@@ -69,7 +69,7 @@ pub(super) fn run(args: &StatArgs) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Of the values as stored where binary32 cannot hold them, else of the `f32`.
+/// Statistics of the stored values if binary32 cannot hold them, otherwise of the `f32`.
 fn summary(
     model: &Model,
     weight: &Weight,
@@ -87,7 +87,7 @@ fn summary(
     summarize(&*values, histogram, step)
 }
 
-/// The JSON object of the contract; `null` where there is no finite value.
+/// The JSON object of a weight. Without a finite value, range, mean and deviation are `null`.
 fn object(weight: &Weight, s: &Summary) -> Value {
     json!({
         "name": &*weight.name,
@@ -103,19 +103,19 @@ fn object(weight: &Weight, s: &Summary) -> Value {
     })
 }
 
-/// Layers that could not be decoded have no values to look at: said, not passed over.
+/// Warns about layers that cannot be decoded: leaving them out in silence would look like a good result.
 fn note_damaged(model: &Model) {
     let damaged = (0..model.layer_count())
         .filter(|&l| model.layer(l).1.is_err())
         .count();
     if damaged > 0 {
         eprintln!(
-            "stfs: {damaged} quantized layers cannot be decoded and are left out; 'stfs ls --why' says why"
+            "stfs: {damaged} quantized layers cannot be decoded and are left out; 'stfs ls --why' gives the reasons"
         );
     }
 }
 
-/// The table, whose columns are as wide as they will need be before its rows are known.
+/// The table. Rows are printed as they are computed, so the column widths are estimated in advance.
 fn columns(weights: &[Weight]) -> Table<11> {
     let mut table = Table::new([
         ("name", Left),

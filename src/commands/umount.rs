@@ -30,8 +30,8 @@ pub(super) fn run(args: &UmountArgs) -> Result<ExitCode> {
     }
 }
 
-/// Waits before the tries after the first. `stfs mounts`, and programs that watch file systems, use a
-/// mount for a moment, which is no reason to fail.
+/// Waits before each further attempt. `stfs mounts`, and programs that watch file systems, use a mount
+/// for a moment, and umount should not fail because of that.
 const RETRIES: [Duration; 3] = [
     Duration::from_millis(20),
     Duration::from_millis(60),

@@ -52,8 +52,8 @@ pub(super) fn run(args: &VerifyArgs) -> Result<ExitCode> {
     Ok(ExitCode::from(u8::from(!problems.is_empty())))
 }
 
-/// The model with whatever is sound of it. Where not even that can be opened, the structural problems
-/// explain it, or else the error.
+/// Opens whatever part of the model is sound. If not even that can be opened, the structural problems
+/// explain why; if there are none, the error does.
 fn open_what_is_there(path: &Path) -> crate::Result<Model> {
     let open = OpenOptions {
         allow_missing: true,
@@ -80,7 +80,7 @@ fn check_layers(model: &Model) -> crate::Result<Vec<Problem>> {
                 let damage = layer.kernel.check(&parts);
                 damage.into_iter().map(problem).collect()
             }
-            // Where a part has not been downloaded, that is what is wrong, and was said.
+            // A part that has not been downloaded is the cause, and was reported already.
             Err(_) if module(name).is_some_and(|m| incomplete.contains(m)) => Vec::new(),
             Err(why) => vec![problem(format!(
                 "{} layer cannot be decoded: {why}",
@@ -96,7 +96,7 @@ fn module(name: &str) -> Option<&str> {
     name.rsplit_once('.').map(|(module, _)| module)
 }
 
-/// Fusions of layers that must have one `g_idx` and have several.
+/// Fusions whose layers must share one `g_idx`, but have different ones.
 fn check_shared_indexes(model: &Model) -> Vec<Problem> {
     let mut problems = Vec::new();
     for &id in model.listing() {
@@ -114,8 +114,8 @@ fn check_shared_indexes(model: &Model) -> Vec<Problem> {
     problems
 }
 
-/// One such fusion, of one group or of an expert each. A group's parts are compared when its first
-/// byte is read.
+/// Checks one fusion; a stack has one group for each expert. A group's parts are compared when its
+/// first byte is read.
 fn check_shared_index(model: &Model, id: TensorId, groups: &[Expr]) -> Vec<Problem> {
     let problem = |group: usize, error: crate::Error| {
         let what = match error {
@@ -136,7 +136,7 @@ fn check_shared_index(model: &Model, id: TensorId, groups: &[Expr]) -> Vec<Probl
         Ok(view) => view,
         Err(e) => return vec![problem(0, e)],
     };
-    // Groups of a stack are of one size.
+    // All groups of a stack have the same size.
     let size = view.len() / groups.len().max(1) as u64;
     let mut byte = vec![0; size.min(1) as usize];
     let read = (0..groups.len()).map(|group| (group, view.read_at(group as u64 * size, &mut byte)));

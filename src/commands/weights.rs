@@ -16,7 +16,7 @@ pub struct Weight {
     pub name: Arc<str>,
     /// Whether it is a float tensor, taken as its values; else it is taken as stored.
     pub is_values: bool,
-    /// Its dtype in a float model: the stored one, F32 where it is dequantized.
+    /// Its dtype in a float model: the stored one, or F32 if it is dequantized.
     pub dtype: Box<str>,
     /// Its shape in a float model.
     pub shape: Box<[u64]>,
@@ -25,7 +25,7 @@ pub struct Weight {
 }
 
 impl Weight {
-    /// The elements of `raw`, where that is a weight as stored, if they are of a dtype that binary32
+    /// The elements of `raw`, if this is a weight as stored and its dtype has values that binary32
     /// cannot hold.
     pub fn wide(&self, raw: SharedView) -> Option<Wide> {
         Dtype::from_name(&self.dtype).and_then(|dtype| Wide::of(raw, dtype))

@@ -1,4 +1,4 @@
-//! A file assembled of a header and tensors, each at its place, zeros between.
+//! A file assembled from a header and tensors, each at its offset, with zeros between them.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -8,8 +8,8 @@ use crate::error::{Error, Result};
 use crate::model::{Model, TensorId};
 use crate::view::{SharedView, View};
 
-/// Computed views that are kept between reads. A sequential reader needs one or two; a dropped view
-/// takes along its tiles, for which all views together have one budget.
+/// Computed views that are kept between reads. A sequential reader needs one or two. A view that is
+/// dropped takes its cached tiles with it; all views share one budget for those.
 const KEPT: usize = 4;
 
 /// A tensor at its place in the file.
@@ -21,10 +21,10 @@ pub(super) struct Piece {
     pub as_values: bool,
 }
 
-/// What stands where in the file: megabytes for a large model, and the same for all who read it.
+/// What is where in the file. This takes megabytes for a large model, so all readers share it.
 pub struct Plan {
     header: Box<[u8]>,
-    /// By `start`; empty ones left out.
+    /// Sorted by `start`, without empty ones.
     pieces: Vec<Piece>,
     len: u64,
 }
@@ -45,7 +45,7 @@ impl Plan {
         self.len
     }
 
-    /// Whether there is not one byte.
+    /// Whether the file is empty.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
@@ -75,7 +75,7 @@ pub struct Assembly {
 }
 
 impl Assembly {
-    /// The view of a piece that is not simply stored.
+    /// The view of a piece that is computed rather than stored.
     fn computed(&self, index: usize) -> Result<SharedView> {
         let mut recent = self.recent.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(i) = recent.iter().position(|(k, _)| *k == index)
@@ -96,7 +96,7 @@ impl Assembly {
         Ok(view)
     }
 
-    /// Where the bytes of a piece lie, if it is one run of a file.
+    /// Where the bytes of a piece are, if they are one run of a file.
     fn stored(&self, piece: &Piece) -> Option<(&Arc<dyn Object>, u64)> {
         let stored = self.model.is_stored(piece.id) && !piece.as_values;
         stored.then(|| self.model.catalog.place(piece.id)).flatten()

@@ -1,4 +1,4 @@
-//! Which joins stand in place of their parts in `model-fused.safetensors`.
+//! Which joins replace their parts in `model-fused.safetensors`.
 
 use std::collections::{HashMap, HashSet};
 
@@ -48,9 +48,9 @@ fn candidates(model: &Model) -> (Vec<Candidate>, Vec<Candidate>) {
     (stacked, fused)
 }
 
-/// Groups the joins by the modules they join, and keeps those groups that take in every stored
-/// tensor of those modules: a layer of which only some biases exist, or that has scales that do
-/// not join, stays as it is.
+/// Groups the joins by the modules they join, and keeps the groups that cover every stored tensor of
+/// those modules: a layer that has only some of its biases, or scales that do not join, stays as it
+/// is.
 fn whole_modules(
     model: &Model,
     candidates: Vec<Candidate>,

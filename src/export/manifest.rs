@@ -12,7 +12,7 @@ use crate::text::push_json;
 
 const ALIGN: u64 = 64;
 
-/// Where each stored tensor stands in the `.bin`, by name, and the length of the file.
+/// The offset of each stored tensor in the `.bin`, sorted by name, and the length of the file.
 fn places(model: &Model) -> (Vec<(TensorId, u64)>, u64) {
     let mut ids: Vec<TensorId> = stored_ids(model).collect();
     // The extractor's order, so that the same model gives the same file.
@@ -44,7 +44,7 @@ pub(super) fn bin(model: &Model) -> Plan {
     Plan::new(Vec::new(), pieces, len)
 }
 
-/// What the manifest says of a tensor.
+/// A tensor's entry in the manifest.
 #[derive(Serialize)]
 struct Entry<'a> {
     offset: u64,
@@ -55,7 +55,7 @@ struct Entry<'a> {
     bits: Option<u32>,
 }
 
-/// `model_weights.json`. Written as it goes: a tree of JSON values is many times its text.
+/// `model_weights.json`. Written entry by entry: a tree of JSON values takes many times its text.
 pub(super) fn json(model: &Model) -> Plan {
     let (places, _) = places(model);
     let mut packings: BTreeMap<(u32, Option<u64>), u32> = BTreeMap::new();

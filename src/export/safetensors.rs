@@ -1,4 +1,4 @@
-//! Exports in the safetensors format: header, then tensors without holes.
+//! Exports in the safetensors format: a header, then tensors without holes between them.
 
 use serde::Serialize;
 use serde_json::{Map, Value};
@@ -17,7 +17,7 @@ const TENSOR_ALIGN: u64 = 64;
 /// a manifest may have one, is left out: in this format the name means something else.
 pub(super) fn plan(model: &Model, mut items: Vec<Item>) -> Plan {
     items.retain(|i| model.name(i.id) != METADATA);
-    // No holes are allowed: so those that keep the next one aligned come first.
+    // Holes are not allowed, so tensors whose size keeps the next one aligned come first.
     items.sort_by_key(|i| !i.nbytes.is_multiple_of(TENSOR_ALIGN));
     let header = header(model, &items);
     let mut at = header.len() as u64;
@@ -29,7 +29,7 @@ pub(super) fn plan(model: &Model, mut items: Vec<Item>) -> Plan {
     Plan::new(header, pieces, at)
 }
 
-/// What the header says of a tensor.
+/// A tensor's entry in the header.
 #[derive(Serialize)]
 struct Entry<'a> {
     dtype: &'a str,
@@ -69,7 +69,7 @@ fn header(model: &Model, items: &[Item]) -> Vec<u8> {
     out
 }
 
-/// `__metadata__`: strings only. Of a manifest's other keys what is no string goes as its JSON.
+/// `__metadata__`, which holds strings only: other values from a manifest are written as JSON text.
 fn metadata(model: &Model) -> Map<String, Value> {
     model
         .catalog

@@ -1,27 +1,27 @@
-//! An answer that is there, or the work that gives it.
+//! An answer, or the work that produces it.
 
 use super::Fs;
 use crate::patience;
 
-/// Work that gives an answer on a thread that may wait.
+/// Work that produces an answer on a thread that may wait.
 pub type Work<T> = Box<dyn FnOnce(&Fs) -> T + Send>;
 
-/// What a request is answered.
+/// The answer to a request.
 ///
-/// The request is attempted with the calling thread's patience ([`crate::patience`]): it answers
-/// `Ready` if nothing in it had to wait for longer, and otherwise `Wait`, with the same work again. So
-/// there is nothing beside the work that has to know when it waits. On a thread with full patience
-/// every answer is `Ready`.
+/// The request is attempted with the calling thread's patience ([`crate::patience`]). If nothing in it
+/// has to wait longer than that, the answer is `Ready`, otherwise `Wait` with the same work. So nothing
+/// has to predict separately whether the work waits. On a thread with full patience every answer is
+/// `Ready`.
 #[must_use = "a request that is not answered hangs its caller"]
 pub enum Answer<T> {
-    /// Here it is.
+    /// The answer.
     Ready(T),
-    /// The thread must not wait for it: to be run on one that may.
+    /// This thread must not wait for it: run the work on one that may.
     Wait(Work<T>),
 }
 
 impl<T> Answer<T> {
-    /// The answer that `work` gives.
+    /// Attempts `work`.
     pub(super) fn of(fs: &Fs, work: impl Fn(&Fs) -> T + Send + 'static) -> Answer<T> {
         match patience::attempt(|| work(fs)) {
             (value, false) => Answer::Ready(value),

@@ -8,8 +8,8 @@ use crate::patience;
 
 /// The size of the largest read that the kernel sends by default (256 pages).
 const USUAL: usize = 1 << 20;
-/// Buffers that are kept for threads of the pool, of which there may be hundreds: as many as can be
-/// busy at a time on the cores of a large machine. What is stalled beyond that has a buffer of its own.
+/// Buffers kept for the threads of the pool: as many threads as the cores of a large machine keep busy.
+/// The pool may have hundreds; those that stall beyond this number allocate their own.
 const KEPT: usize = 32;
 
 thread_local! {
@@ -30,7 +30,7 @@ impl Buffers {
         if len > USUAL {
             return Ok(work(bytes(&mut Vec::new(), len)?));
         }
-        // Request threads are few, and each keeps its own: no lock on the way of a healthy read.
+        // Request threads are few, and each keeps its own buffer: a healthy read takes no lock.
         if !patience::is_full() {
             return OWN.with_borrow_mut(|own| bytes(own, len).map(work));
         }

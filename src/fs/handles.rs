@@ -4,7 +4,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 
 use super::OpenFile;
 
-/// A table of open files; handles are positions + 1, and are used again after release.
+/// A table of open files. Handles are positions + 1, and are reused after release.
 #[derive(Default)]
 pub(super) struct Handles(RwLock<Slots>);
 
@@ -15,7 +15,7 @@ struct Slots {
 }
 
 impl Handles {
-    /// Takes a file in.
+    /// Adds a file.
     pub fn insert(&self, file: OpenFile) -> u64 {
         let file = Some(Arc::new(file));
         let mut slots = self.0.write().unwrap_or_else(PoisonError::into_inner);
@@ -39,7 +39,7 @@ impl Handles {
         slots.files.get(i)?.clone()
     }
 
-    /// Lets a file go.
+    /// Removes a file.
     pub fn remove(&self, fh: u64) {
         let mut slots = self.0.write().unwrap_or_else(PoisonError::into_inner);
         let Some(i) = fh.checked_sub(1).and_then(|i| usize::try_from(i).ok()) else {

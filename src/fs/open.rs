@@ -24,13 +24,13 @@ pub struct OpenFile {
 const SMALL_READ: usize = 64 << 10;
 
 impl Fs {
-    /// Opens a file: its handle, which is to be given to [`Fs::release`] once, and whether what
-    /// the kernel may still hold of its bytes is what they are now.
+    /// Opens a file. Returns its handle, which must be passed to [`Fs::release`] once, and whether the
+    /// pages of the file that the kernel may have cached are still right.
     ///
     /// # Errors
-    /// It is a directory, there is none, its source may not be read, or a view cannot be made.
+    /// It is a directory or does not exist, its source may not be read, or its view cannot be made.
     pub fn open(&self, ino: u64) -> Answer<Result<(u64, bool)>> {
-        // A handle is taken once, for the attempt that counts.
+        // A refused attempt must not take a handle.
         match Answer::of(self, move |fs| fs.opened_file(ino)) {
             Answer::Ready(file) => Answer::Ready(self.with_handle(file)),
             Answer::Wait(work) => Answer::Wait(Box::new(move |fs| fs.with_handle(work(fs)))),
@@ -86,13 +86,13 @@ impl Fs {
         self.handles.get(fh)
     }
 
-    /// Reads up to `size` bytes at `offset` of an open file, and hands them to `reply`. At the end of
-    /// the file there are fewer, past it none.
+    /// Reads up to `size` bytes at `offset` of an open file, and passes them to `reply`: fewer at the end
+    /// of the file, none past it.
     pub fn read<R>(&self, fh: u64, offset: u64, size: u32, reply: R) -> Answer<()>
     where
         R: FnOnce(Result<ReadBytes<'_>>) + Send + 'static,
     {
-        // Taken when it is called: what an attempt leaves is for the work that may wait.
+        // A refused attempt does not call it, and leaves it for the work that may wait.
         let mut reply = Some(reply);
         patience::attempt(|| self.read_now(fh, offset, size, &mut reply));
         match reply {
@@ -120,12 +120,13 @@ impl Fs {
         let Some(file) = self.handles.get(fh) else {
             return give(Err(Error::other(libc::EBADF, "no such open file")));
         };
-        // Of 64 bits: a file may be longer than memory, a read is not.
+        // In 64 bits: a file may be longer than memory, a read is not.
         let n = file.view.len().saturating_sub(offset).min(size.into()) as usize;
         if n == 0 {
             return give(Ok(ReadBytes::Memory(&[])));
         }
-        // First of all: a computed view may hold a lock while it reads, which is as bad to wait for.
+        // Before the view is asked: it may hold a lock while it reads, and this thread must not wait for
+        // that either.
         if file.reads_sources()
             && let Err(refused) = patience::touch_source()
         {
@@ -149,7 +150,7 @@ impl Fs {
 
     /// Closes an open file.
     pub fn release(&self, fh: u64) {
-        // First: the handle is free for another file after the second.
+        // Before the handle is removed: then another file may get the same number.
         self.gpu.released(fh);
         self.handles.remove(fh);
     }
@@ -160,7 +161,7 @@ impl Fs {
     }
 }
 
-/// What a read gives.
+/// The result of a read.
 pub enum ReadBytes<'a> {
     /// Bytes of a source, not copied.
     Piece(Piece<'a>),
@@ -177,7 +178,7 @@ impl ReadBytes<'_> {
         }
     }
 
-    /// Whether there is not one byte.
+    /// Whether there are no bytes.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -191,7 +192,7 @@ impl ReadBytes<'_> {
     /// As [`Piece::for_kernel`]: only a system call may read from the slice.
     pub unsafe fn for_kernel(&self) -> Result<&[u8]> {
         match self {
-            // SAFETY: the caller promises what this asks for, in the same words.
+            // SAFETY: the caller makes the same promise.
             ReadBytes::Piece(piece) => unsafe { piece.for_kernel() },
             ReadBytes::Memory(bytes) => Ok(bytes),
         }

@@ -1,4 +1,4 @@
-//! The root's `user.stfs.status`: how the mount is, for `stfs mounts`.
+//! The root's `user.stfs.status`: the state of the mount, for `stfs mounts`.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
@@ -8,17 +8,17 @@ use super::Fs;
 use crate::error::Result;
 use crate::patience;
 
-/// How long a status waits for a look at the source files. A healthy disk answers `fstat` from
-/// memory, in microseconds; `stfs mounts` is to answer while one hangs.
+/// How long a status request waits until the source files are checked. A healthy disk answers `fstat`
+/// from memory, in microseconds; `stfs mounts` must answer even while a disk hangs.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// Of each source file whether a thread is looking at it: one that hangs costs one thread, and later
-/// looks pass over it.
+/// For each source file, whether a thread is checking it. A file that hangs costs one thread, and later
+/// checks skip it.
 pub(super) type Looking = Arc<[AtomicBool]>;
 
 impl Fs {
-    /// The status, as JSON: with what the sources look like now, as far as they answer, and otherwise
-    /// what was last seen of them.
+    /// The status, as JSON. Sources that answer in time are reported as they are now, the others as they
+    /// were last seen.
     pub(super) fn status_json(&self) -> Result<Vec<u8>> {
         patience::take_long()?;
         self.look_at_sources();
@@ -33,8 +33,8 @@ impl Fs {
         Ok(status.to_string().into_bytes())
     }
 
-    /// Looks whether sources have changed, on a thread of its own. Returns when all were looked at, or
-    /// after a while.
+    /// Checks on other threads whether sources have changed. Returns when all are checked, or after
+    /// [`LOOK`].
     fn look_at_sources(&self) {
         let (model, looking) = (self.layout.model.clone(), self.looking.clone());
         let (done, is_done) = mpsc::channel();

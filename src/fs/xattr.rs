@@ -1,5 +1,5 @@
-//! Extended attributes: `user.stfs.*` on the files of a tensor that hold an array, each about the file
-//! it hangs on, and `user.stfs.status` on the root.
+//! Extended attributes: `user.stfs.*` on the files of a tensor that hold an array, each about that
+//! file, and `user.stfs.status` on the root.
 
 use super::{Answer, Fs};
 use crate::error::{Error, Result};
@@ -8,11 +8,11 @@ use crate::layout::{Node, Top};
 /// Linux's limit on one value.
 const MAX_VALUE: usize = 64 << 10;
 
-/// What all names begin with.
+/// The prefix of all names.
 const PREFIX: &str = "user.stfs.";
-/// Of a file that holds an array, in the order of listing.
+/// The names on a file that holds an array, in the order of listing.
 const OF_FILES: &[&str] = &["name", "dtype", "shape", "origin"];
-/// Of the root.
+/// The names on the root.
 const OF_ROOT: &[&str] = &["status"];
 
 impl Fs {
@@ -20,7 +20,7 @@ impl Fs {
     /// nothing is worked out before it is clear that the name is one of ours.
     ///
     /// # Errors
-    /// ENODATA: there is none of that name.
+    /// ENODATA: there is no such attribute.
     pub fn getxattr(&self, ino: u64, name: &str) -> Answer<Result<Vec<u8>>> {
         let none = || Error::other(libc::ENODATA, "no such attribute");
         let key = name.strip_prefix(PREFIX);
@@ -49,7 +49,7 @@ impl Fs {
     fn xattr_keys(&self, ino: u64) -> Result<Vec<&'static str>> {
         let mut keys = Vec::new();
         match Node::from_ino(ino) {
-            // The status is much work, and always there.
+            // The status always exists, and is expensive to make.
             Some(Node::Top(Top::Root)) => keys.extend(OF_ROOT),
             Some(node) => {
                 for key in OF_FILES {

@@ -1,20 +1,20 @@
 //! How many request threads may wait for source files.
 //!
 //! A read of the mount waits in its request thread for a cold disk, because a hop to another thread
-//! would cost a warm read more than the read itself. A source that stalls (a network filesystem whose
-//! server is gone) would so take one request thread after the other, and with the last of them
-//! everything would stop: healthy shards, `ls`, `stat`, `stfs mounts`. Therefore only as many requests
-//! as there are *reading* threads touch a source on their request thread; the session has a few threads
-//! more ([`SPARE`]), which never do. A request beyond that runs on the mount's pool, which grows
-//! with what is stuck up to a bound ([`crate::workers::MOUNT_LIMIT`]). So there is always a request
-//! thread that takes the next request, and always a thread that reads a healthy source.
+//! would cost a warm read more than the read itself. But a source that stalls (a network filesystem
+//! whose server is gone) would then take one request thread after another, and with the last one
+//! everything would stop: healthy shards, `ls`, `stat`, `stfs mounts`. So at most as many requests as
+//! there are *reading* threads touch a source on their request thread, and the session has a few more
+//! threads ([`SPARE`]), which never do. Any further request runs on the mount's pool, which grows with
+//! the number of stalled requests up to a bound ([`crate::workers::MOUNT_LIMIT`]). There is always a
+//! request thread to take the next request, and always a thread to read a healthy source.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::patience::Patience;
 
-/// Request threads beside those that may all be waiting for a source. One would do; a few more keep
-/// lookups going side by side meanwhile.
+/// Request threads beside those that may all be waiting for a source. One would do; with a few more,
+/// lookups still run in parallel.
 pub(super) const SPARE: usize = 4;
 
 /// Counts the requests that may wait for a source on their request thread.
@@ -23,11 +23,11 @@ pub(super) struct Gate {
     limit: usize,
 }
 
-/// A place inside, until it is dropped.
+/// A request's place in the gate, until it is dropped.
 pub(super) struct Pass<'a>(&'a Gate);
 
 impl Gate {
-    /// For that many requests at a time.
+    /// A gate for `limit` requests at a time.
     pub fn new(limit: usize) -> Gate {
         Gate {
             inside: AtomicUsize::new(0),
@@ -49,7 +49,7 @@ impl Drop for Pass<'_> {
     }
 }
 
-/// How long a request thread may wait that was let in, or not.
+/// How long a request thread may wait, depending on whether the gate let it in.
 pub(super) fn patience(pass: &Option<Pass<'_>>) -> Patience {
     match pass {
         Some(_) => Patience::Sources,

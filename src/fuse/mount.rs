@@ -35,11 +35,11 @@ pub struct Mounted {
     place: MountPlace,
 }
 
-/// Where a mount is, and which of those there it is.
+/// Where a mount is, and which of the mounts at that path it is.
 #[derive(Debug, Clone)]
 pub struct MountPlace {
     path: PathBuf,
-    /// `st_dev` of the mount: 0 if it could not be asked.
+    /// `st_dev` of the mount; 0 if unknown.
     device: u64,
 }
 
@@ -95,7 +95,8 @@ fn config(source: &str, options: &MountOptions) -> Config {
         false => SessionACL::Owner,
     };
     config.n_threads = Some(options.threads.max(1) + SPARE);
-    // A queue of its own for each thread; as an ordinary user /dev/fuse may not be opened again.
+    // Each thread gets its own queue, if /dev/fuse can be opened again: an ordinary user may be
+    // refused.
     config.clone_fd = std::fs::File::options()
         .read(true)
         .write(true)
@@ -108,7 +109,7 @@ fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }
 
-/// Says what is wrong before fuser does so in fewer words.
+/// Reports what is wrong with /dev/fuse in more detail than fuser would.
 fn check_device() -> Result<()> {
     let device = Path::new("/dev/fuse");
     if !device.exists() {
@@ -142,7 +143,7 @@ fn check_device() -> Result<()> {
     Ok(())
 }
 
-/// The program that mounts and unmounts for ordinary users, looked for in the same places as fuser does.
+/// The program that mounts and unmounts for ordinary users, searched for where fuser does.
 fn fusermount() -> Option<PathBuf> {
     if let Some(path) = std::env::var_os("FUSERMOUNT_PATH").map(PathBuf::from) {
         return path.exists().then_some(path);
@@ -177,7 +178,7 @@ fn explain(e: std::io::Error, mountpoint: &Path, options: &MountOptions) -> Erro
 }
 
 /// The kernel caps read-ahead at 128 KiB for every FUSE mount; root may raise it afterwards. Without
-/// permission it stays: sequential buffered reads are then about a third slower.
+/// permission it stays at that, and sequential buffered reads are about a third slower.
 fn raise_read_ahead(device: u64) {
     let (major, minor) = (libc::major(device), libc::minor(device));
     let path = format!("/sys/class/bdi/{major}:{minor}/read_ahead_kb");
@@ -186,10 +187,10 @@ fn raise_read_ahead(device: u64) {
     }
 }
 
-/// The session's thread, and nothing of what fuser would do at its end: it would unmount by the path,
-/// also after the mount has gone, and so take whatever has been mounted there since.
+/// Takes the session's thread without fuser's cleanup, which would unmount the path even after the
+/// mount has gone, and so unmount whatever has been mounted there since.
 fn thread_of(session: BackgroundSession) -> JoinHandle<std::io::Result<()>> {
-    // Never dropped: what stays is a descriptor of /dev/fuse, until the process ends.
+    // Never dropped: this keeps one descriptor of /dev/fuse open until the process ends.
     let session = ManuallyDrop::new(session);
     // SAFETY: `session` is neither used again nor dropped, so the handle that is copied out of it has
     // one owner, the caller.
@@ -233,8 +234,8 @@ impl MountPlace {
         &self.path
     }
 
-    /// Detaches this mount, busy or not. Does nothing if another one stands at its path by now, or
-    /// none: it was detached before, and what is open keeps it alive.
+    /// Detaches this mount, busy or not. Does nothing if its path now has another mount or none: then
+    /// this one was detached already, and lives only as long as files in it are open.
     ///
     /// # Errors
     /// Unmounting failed.

@@ -23,7 +23,7 @@ pub(super) fn errno(e: &Error) -> Errno {
     Errno::from_i32(e.errno())
 }
 
-/// Logs what a reader only sees as a number, and gives the number.
+/// Logs an error, of which the reader sees only the number, and returns that number.
 pub(super) fn logged(e: &Error) -> Errno {
     log::warn!("{}", crate::text::printable(&e.to_string()));
     errno(e)
@@ -95,9 +95,9 @@ pub(super) fn reply_xattr(value: Result<Vec<u8>, Error>, size: u32, reply: Reply
     }
 }
 
-/// A reply to a listing, which takes entries as long as there is room.
+/// A reply to a listing, which takes entries while there is room.
 pub(super) trait Listed: Entries {
-    /// The listing ended so.
+    /// Sends the reply, or the error that ended the listing.
     fn ended(self, listed: Result<(), Error>);
 }
 

@@ -39,7 +39,7 @@ pub enum Phase {
 
 /// Memory of a device that holds, or is to hold, the bytes of a target.
 pub struct Allocation {
-    /// Its number, never given twice.
+    /// Its number, never reused.
     pub id: u64,
     /// What it holds.
     pub target: Target,

@@ -28,7 +28,7 @@ pub struct Arena {
     /// Where each view begins, in ascending order; where it ends follows from its length.
     starts: Vec<u64>,
     len: u64,
-    /// Which inode's bytes begin where, by ascending inode.
+    /// Where each inode's bytes begin, by ascending inode.
     places: Vec<Place>,
     sources: Sources,
 }

@@ -300,7 +300,7 @@ impl Worker {
         load.pending += 1;
         let orders = self.orders.clone();
         self.readers.fill(view, chunk, move |chunk| {
-            // The worker is there until everything pending has come back.
+            // The worker exists until everything pending has come back.
             let _ = orders.send(Order::Filled(chunk));
         });
         self.active.push_back(load);

@@ -221,7 +221,7 @@ pub fn chunk_end(start: u64, len: u64, max: u64, grain: u64) -> u64 {
     if whole > start { whole } else { end }
 }
 
-/// Cuts `start..end` into about `parts` ranges that end at multiples of `grain` (pages where that is
+/// Cuts `start..end` into about `parts` ranges that end at multiples of `grain` (pages if that is
 /// 1, or too large for it).
 fn cut(start: u64, end: u64, grain: u64, parts: u64) -> impl Iterator<Item = (u64, u64)> {
     let piece = ((end - start) / parts).max(MIN_PIECE);

@@ -73,9 +73,9 @@ impl Target {
 pub struct Sources(Vec<Arc<dyn Object>>);
 
 impl Sources {
-    /// Adds a file if it is not there; returns its index.
+    /// Adds a file if it is not in the list yet; returns its index.
     pub fn add(&mut self, file: Arc<dyn Object>) -> u32 {
-        // A model's tensors come file by file, nearly always: the last one added is the likeliest.
+        // A model's tensors nearly always come file by file, so the last one added is the likeliest.
         let found = self.0.iter().rposition(|f| Arc::ptr_eq(f, &file));
         found.unwrap_or_else(|| {
             self.0.push(file);

@@ -21,15 +21,15 @@ pub struct OtherFile {
 /// Longest name that Linux takes, in bytes.
 const MAX_NAME: usize = 255;
 
-/// Regular files, and links to such, at the top level of the model directory. Left out are files
-/// whose names, made UTF-8, are too long or another file's own.
+/// Regular files, and links to such, at the top level of the model directory. A file is left out if
+/// its name as UTF-8 is too long, or is another file's own name.
 pub(super) fn scan(catalog: &Catalog) -> Vec<OtherFile> {
     let entries = catalog.store.list().unwrap_or_default().into_iter();
     let mut found: Vec<(String, OsString, EntryKind)> = entries
         .map(|entry| (shown(&entry.name), entry.name, entry.kind))
         .filter(|(name, ..)| name.len() <= MAX_NAME)
         .collect();
-    // Of two that are shown alike, the one whose own name it is comes first.
+    // If two files would be shown under one name, the file that really has it comes first.
     found.sort_by_cached_key(|(name, own, _)| (name.clone(), own.to_str().is_none(), own.clone()));
     found.dedup_by(|(a, ..), (b, ..)| a == b);
     let mut files: Vec<OtherFile> = found
@@ -40,18 +40,18 @@ pub(super) fn scan(catalog: &Catalog) -> Vec<OtherFile> {
     files
 }
 
-/// The file of that own name, unless it is one that is not shown.
+/// Opens the file `own`, unless it is not to be shown.
 fn open(catalog: &Catalog, name: String, own: &OsStr, kind: EntryKind) -> Option<OtherFile> {
     let is_weights = |own: &str| catalog.weight_files.iter().any(|w| w == own);
     if own.to_str().is_some_and(is_weights) {
         return None;
     }
-    // Only what is known to be a file is opened: to open a device may do something to it.
+    // Only what is known to be a file is opened: opening a device may have effects.
     let EntryKind::File(listed) = kind else {
         return None;
     };
     let source = catalog.store.open(own).ok();
-    // What is opened is what is served, whatever has the name by then.
+    // The file that was opened is served, whatever has its name later.
     let stat = source.as_ref().map_or(listed, |file| *file.stat());
     Some(OtherFile { name, stat, source })
 }
@@ -80,7 +80,7 @@ impl Layout {
             }
             Node::Export(_) => catalog.files.iter().any(|f| f.changed()),
             Node::Other(i) => self.other_file(i).is_some_and(|f| f.changed()),
-            // Made from headers, which are in memory.
+            // Generated from headers, which are in memory.
             _ => false,
         }
     }

@@ -1,6 +1,6 @@
-//! Files that are made whole: `model.json`, `index.json` and the exports. At 100,000 tensors each
-//! is tens of megabytes and a good part of a second, so all open files share what was made, it is
-//! dropped with the last of them, and its size is remembered.
+//! Files that are generated as a whole: `model.json`, `index.json` and the exports. At 100,000 tensors
+//! each takes tens of megabytes and a good part of a second, so all open files share one copy, which is
+//! dropped with the last of them; its size is remembered.
 
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError, Weak};
 
@@ -10,7 +10,7 @@ use crate::export::{Export, Plan};
 use crate::patience;
 use crate::view::{Bytes, SharedView};
 
-/// What is made of one such file.
+/// The shared copy and the size of one such file.
 pub(super) struct Generated<T: ?Sized> {
     len: OnceLock<u64>,
     made: Mutex<Option<Weak<T>>>,
@@ -26,10 +26,11 @@ impl<T: ?Sized> Default for Generated<T> {
 }
 
 impl<T: ?Sized> Generated<T> {
-    /// What an open file holds, or else makes it. Callers meanwhile wait, and do not make another.
+    /// The copy that an open file holds, or a new one. Concurrent callers wait for it rather than
+    /// generate another.
     ///
     /// # Errors
-    /// It must be made, or is being made, and the thread must not wait.
+    /// It must be generated, or is being generated, and the thread must not wait.
     fn get(&self, make: impl FnOnce() -> Arc<T>) -> Result<Arc<T>> {
         let mut made = self.lock()?;
         if let Some(held) = made.as_ref().and_then(Weak::upgrade) {
@@ -52,8 +53,8 @@ impl<T: ?Sized> Generated<T> {
         }
     }
 
-    /// The file's length, for which it must be made. It is remembered if all that it depends on is
-    /// known for good.
+    /// The file's length, for which it must be generated. Remembered if everything it depends on is
+    /// final.
     fn len(
         &self,
         is_final: impl FnOnce() -> bool,
@@ -63,7 +64,7 @@ impl<T: ?Sized> Generated<T> {
         if let Some(&known) = self.len.get() {
             return Ok(known);
         }
-        // Asked first: facts that become known while it is made may not be in it.
+        // Checked first: facts that become known meanwhile may be missing from the copy.
         let is_final = is_final();
         let len = len(&*self.get(make)?);
         Ok(match is_final {
@@ -73,7 +74,7 @@ impl<T: ?Sized> Generated<T> {
     }
 }
 
-/// All of a mount's.
+/// All such files of a mount.
 #[derive(Default)]
 pub(super) struct GeneratedFiles {
     model_json: Generated<[u8]>,

@@ -13,11 +13,12 @@ type Add<'a> = &'a mut dyn FnMut(u64, &str, Node) -> bool;
 
 impl Layout {
     /// Calls `add(position, name, node)` for the entries of `dir` from position `from` on, until it
-    /// answers `false`. Positions are stable: that of an entry that is left out stays unused. Waits for
-    /// facts if the listing depends on them; what depends on one that cannot be read is left out.
+    /// returns `false`. Positions are stable: that of an entry that is left out stays unused. Waits for
+    /// facts if the listing depends on them; an entry whose facts cannot be read is left out.
     ///
     /// # Errors
-    /// The thread must not wait for the next entry, or for the whole list. What was added is right.
+    /// The thread must not wait for the next entry, or for the whole list. The entries added so far are
+    /// valid.
     pub fn list(&self, dir: Node, from: u64, add: Add<'_>) -> Result<()> {
         let from = usize::try_from(from).unwrap_or(usize::MAX);
         match dir {
@@ -30,7 +31,7 @@ impl Layout {
                 )
             }
             Node::Top(Top::Tensors) => {
-                // All that is listed exists.
+                // Everything in the listing exists.
                 for (i, &id) in self.listing()?.iter().enumerate().skip(from) {
                     if !add(i as u64, &self.model.file_name(id), Node::TensorDir(id)) {
                         break;
@@ -71,7 +72,7 @@ impl Layout {
         }
     }
 
-    /// Adds those of the entries that exist; the first stands at position `from`.
+    /// Adds those of the entries that exist; the first is at position `from`.
     fn each<'a>(
         &self,
         from: usize,

@@ -25,7 +25,7 @@ pub enum Node {
     Other(u32),
 }
 
-/// The root and what has a fixed name in it.
+/// The root and its entries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[allow(missing_docs)]
 pub enum Top {
@@ -81,7 +81,7 @@ const KIND_BITS: u32 = 8;
 /// Bits of a tree link's index that hold its tensor; as many are left for its directory.
 const LINK_BITS: u32 = 28;
 
-// The kinds in inode numbers. A tensor's files follow on the last.
+// The kinds in inode numbers. The kinds of a tensor's files follow the last one.
 const TOP: u64 = 1;
 const TENSOR_DIR: u64 = 2;
 const TREE_DIR: u64 = 3;
@@ -93,7 +93,7 @@ const TENSOR_FILES: u64 = 16;
 const _: () = assert!(TENSOR_FILES as usize + TensorFile::COUNT <= 1 << KIND_BITS);
 
 impl Node {
-    /// The inode number: the same at every mount of the same files. The root is 1, as FUSE wants.
+    /// The inode number: the same at every mount of the same files. The root is 1, as FUSE requires.
     pub fn ino(self) -> u64 {
         let (kind, index) = match self {
             Node::Top(top) => (TOP, top as u64),

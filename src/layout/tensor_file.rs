@@ -1,5 +1,5 @@
-//! The files of a tensor, as a table: one row each says where the file stands, whether a tensor has it,
-//! how long it is and what its bytes are. Adding a file is a variant and a row.
+//! The files of a tensor, as a table with a row for each: where it is, which tensors have it, its length
+//! and its bytes. A new file is a variant and a row.
 
 use std::sync::Arc;
 
@@ -28,7 +28,7 @@ pub enum TensorFile {
     Meta,
 }
 
-/// Where a tensor's file stands.
+/// Where a tensor's file is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Place {
     /// `tensors/<tensor>/<this>`
@@ -50,25 +50,25 @@ pub struct Shown {
     pub shape: Box<[u64]>,
 }
 
-/// What there is to know of one file of a tensor.
+/// One of a tensor's files.
 pub struct Row {
     /// Which one.
     pub file: TensorFile,
-    /// Where it stands.
+    /// Where it is.
     pub place: Place,
-    /// Whether listings name it. A file that is not listed can be opened all the same.
+    /// Whether listings contain it. A file that is not listed can still be opened.
     pub listed: bool,
     /// Its name for `stfs cat --view`, and among the `views` of `meta.json`.
     pub view_name: &'static str,
-    /// What `stfs cat --help` says of it.
+    /// Its description in `stfs cat --help`.
     pub help: &'static str,
-    /// What a tensor that does not have it lacks, for the error.
+    /// For the error about a tensor without this file: what the tensor lacks.
     pub lacks: &'static str,
-    /// Whether the header alone settles that it is there: facts in tensor data change nothing.
+    /// Whether the header alone decides that it exists: facts in tensor data do not matter.
     pub by_header: bool,
     /// Whether its bytes come from the source files' data, rather than from what is in memory.
     pub reads_sources: bool,
-    /// Whether its length is worth remembering, because the file is made to measure it.
+    /// Whether its length is worth remembering, because the file must be generated to measure it.
     pub remember_len: bool,
     /// Whether a tensor has it.
     pub exists: fn(&Model, TensorId, &Tensor<'_>) -> bool,
@@ -214,7 +214,7 @@ static ROWS: [Row; TensorFile::COUNT] = [
 ];
 
 impl TensorFile {
-    /// How many there are: the last variant is the last row.
+    /// The number of rows: the last variant has the last row.
     pub const COUNT: usize = TensorFile::Meta as usize + 1;
 
     /// Its row of the table.
@@ -234,7 +234,7 @@ impl TensorFile {
             .map(|row| row.file)
     }
 
-    /// The files that stand in a directory of their own, and the end of their names.
+    /// The tensors' file that the directory `in_dir` holds, and the end of its name.
     pub fn beside(in_dir: Top) -> Option<(TensorFile, &'static str)> {
         TensorFile::all().find_map(|row| match row.place {
             Place::Beside { dir, suffix } if dir == in_dir => Some((row.file, suffix)),

@@ -1,4 +1,4 @@
-//! From what a tensor is to the views that show it.
+//! Makes the views of a tensor from its expression.
 
 use std::sync::Arc;
 
@@ -14,14 +14,14 @@ use crate::view::{Cast, Concat, SharedView};
 pub struct Array {
     /// The elements, little-endian, C order.
     pub bytes: SharedView,
-    /// What they are.
+    /// Their type.
     pub dtype: ElementType,
     /// Sizes, outermost first; `[]` is a scalar.
     pub shape: Box<[u64]>,
 }
 
 impl Model {
-    /// The stored bytes of a tensor, or what stands for them (synthetic tensors).
+    /// The bytes of a tensor's `raw`: the stored ones, or those that its expression makes.
     ///
     /// # Errors
     /// There is no such tensor, or a layer's kernel cannot be set up.
@@ -59,7 +59,7 @@ impl Model {
         }
     }
 
-    /// What an expression is; `name` is of the tensor that it defines, for errors.
+    /// The array that an expression defines; `name` is the tensor's, for errors.
     fn array(&self, expr: &Expr, name: &str) -> Result<Array> {
         match expr {
             Expr::Stored(index) => {

@@ -37,7 +37,7 @@ pub(super) enum Candidate {
 }
 
 impl Candidate {
-    /// The order of the contract's table: of two rules for one name the lower wins.
+    /// Of two ways to make one name, the one with the lower number wins.
     fn precedence(&self) -> u32 {
         match self {
             Candidate::Fused { .. } => 0,
@@ -53,7 +53,7 @@ impl Candidate {
 pub(super) struct Candidates {
     /// The names.
     pub names: NameTable,
-    /// By name, then best first.
+    /// Sorted by name, then best first.
     all: Vec<(u32, Candidate)>,
     /// Where each name's candidates begin in `all`; and the end.
     starts: Vec<u32>,
@@ -84,8 +84,8 @@ impl Candidates {
                 }
             }
         }
-        // Names that are only promised (an incomplete download) count: the fusion they belong to is
-        // then missing a part, not complete without it.
+        // Names that are only promised (an incomplete download) count, too: the fusion that they belong
+        // to is missing a part, rather than complete without it.
         let stored = catalog.tensors.iter().map(|t| t.name);
         let absent = catalog.absent.iter().map(|name| &**name);
         for name in stored.chain(absent).chain(dequantized.iter().copied()) {
@@ -97,7 +97,7 @@ impl Candidates {
         builder.done()
     }
 
-    /// Of names and candidates in any order; a name's own in the order given.
+    /// From names and candidates in any order; the candidates of one name keep theirs.
     fn sorted(names: NameTable, mut all: Vec<(u32, Candidate)>) -> Candidates {
         all.sort_by_key(|(name, candidate)| (*name, candidate.precedence()));
         let mut starts = vec![0; names.len() + 1];
@@ -110,7 +110,7 @@ impl Candidates {
         Candidates { names, all, starts }
     }
 
-    /// Of a list, for tests.
+    /// From a list, for tests.
     #[cfg(test)]
     pub fn from_list(list: Vec<(String, Candidate)>) -> Candidates {
         let mut names = NameTable::default();
@@ -123,12 +123,12 @@ impl Candidates {
     }
 }
 
-/// Candidates, being found.
+/// Collects candidates.
 struct Builder<'a> {
     catalog: &'a Catalog,
     names: NameTable,
     all: Vec<(u32, Candidate)>,
-    /// Where a join was added last: the parts of one come in a row, nearly always.
+    /// Where each join was added last: the parts of a join nearly always come in a row.
     joins: HashMap<(u32, u32), usize>,
 }
 
@@ -160,7 +160,7 @@ impl<'a> Builder<'a> {
         }
     }
 
-    /// If `name` is `P.<part>.S` of some rule: the names it might be joined into.
+    /// If `name` is `P.<part>.S` of a rule, adds the names that it might be joined into.
     fn add_joins(&mut self, name: &str) {
         let Some((module, suffix)) = name.rsplit_once('.') else {
             return;
@@ -235,7 +235,7 @@ fn expert_of(prefix: &str) -> Option<(&str, u32)> {
     if !canonical || !all_digits || (experts != "experts" && !experts.ends_with(".experts")) {
         return None;
     }
-    // More experts than this is a name, not a number.
+    // A larger number is part of a name, not the number of an expert.
     let number = number.parse().ok().filter(|&n: &u32| n < 1 << 20)?;
     Some((&prefix[..experts.len() + 1], number))
 }

@@ -13,13 +13,13 @@ pub enum Expr {
     Stored(u32),
     /// The values of a quantized layer, by its index for [`Model::layer`].
     Layer(u32),
-    /// The `raw` of a tensor of the model. On its own: that tensor under a second name.
+    /// The `raw` of a tensor of the model. As a whole definition: that tensor under a second name.
     Raw(TensorId),
     /// The values of a tensor of the model, as binary32.
     Values(TensorId),
     /// Parts side by side.
     Join(Arc<Join>),
-    /// Parts that must hold the same bytes: those bytes.
+    /// Parts that must hold the same bytes; the result is those bytes, once.
     Same(Arc<[Expr]>),
 }
 
@@ -37,7 +37,7 @@ pub struct Join {
 }
 
 impl Expr {
-    /// What it is made of directly.
+    /// Its direct operands.
     pub fn operands(&self) -> &[Expr] {
         match self {
             Expr::Join(join) => &join.parts,
@@ -64,7 +64,7 @@ impl Expr {
         matches!(self, Expr::Join(join) if join.stacked)
     }
 
-    /// The tensors that a join names, in order. `None` if it is made of anything besides.
+    /// The tensors that a join names, in order. `None` if it has parts of any other kind.
     pub fn parts(&self) -> Option<Vec<TensorId>> {
         let mut ids = Vec::new();
         self.collect_parts(&mut ids).then_some(ids)
@@ -162,7 +162,7 @@ impl Model {
         .unwrap_or_else(|| self.catalog.stat())
     }
 
-    /// What a tensor whose `raw` is `expr` is called in JSON and extended attributes.
+    /// The kind of a tensor whose `raw` is `expr`, in JSON and extended attributes.
     pub fn kind(&self, expr: &Expr) -> &'static str {
         match expr {
             Expr::Stored(index) => match self.catalog.tensors.origin(*index) {

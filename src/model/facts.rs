@@ -19,13 +19,13 @@ const RETRIES: [Duration; 4] = [
 pub(super) const LISTING_THREADS: usize = 4;
 
 impl Model {
-    /// Whether everything is known without reading tensor data (any more).
+    /// Whether all facts are known, so that no answer needs tensor data any more.
     pub fn is_ready(&self) -> bool {
         self.ready.load(Ordering::Acquire)
     }
 
-    /// Fetches the facts that are not known yet, and returns whether all are known now: what depends on
-    /// all of them stays so only then.
+    /// Fetches the facts that are not known yet, and returns whether all are known now. Only then is
+    /// anything that depends on all of them final.
     pub fn is_whole(&self) -> bool {
         if !self.is_ready() && patience::take_long().is_ok() {
             self.fetch_facts(LISTING_THREADS);
@@ -33,9 +33,9 @@ impl Model {
         self.is_ready()
     }
 
-    /// Fetches the facts that lie in tensor data, on `threads` threads, and returns when all are
-    /// known, or could not be read for a while. Runs in the background; a request that needs one
-    /// earlier, or after it could not be read, fetches it itself.
+    /// Fetches the facts that lie in tensor data, on `threads` threads. Returns when all are known, or
+    /// when the retries are used up. Runs in the background; a request that needs a fact earlier, or
+    /// after it could not be read, fetches it itself.
     pub fn fetch_facts(&self, threads: usize) {
         // Wait only once.
         let tries = match self.gave_up.load(Ordering::Relaxed) {

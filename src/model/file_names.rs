@@ -1,6 +1,6 @@
-//! File names of tensors, which are their own names with few changes, but for two kinds: names too
-//! long for a file are cut and hashed; and a name that is spelled just as another's cut form makes
-//! room for it, and is itself cut and hashed.
+//! File names of tensors: the tensors' own names with few changes, with two exceptions. A name that is
+//! too long for a file is cut and hashed. A name that equals another's cut form makes room for it: it
+//! is itself cut and hashed.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use super::{Model, TensorId};
 use crate::names;
 
-/// The file names that do not follow from the tensor's name alone, or not back.
+/// The file names that do not follow from the tensor's name alone, or do not lead back to it.
 pub(super) struct FileNames {
     /// Cut file names → tensor.
     cut: HashMap<String, TensorId>,
@@ -25,7 +25,7 @@ impl FileNames {
         while let Some(id) = open.pop() {
             let file = names::cut(model.name(id));
             let spelled_so = names::from_file_name(&file).and_then(|name| model.id(&name));
-            // Whoever makes room may take a name that is spelled so, too.
+            // The new form of a name that makes room may in turn equal another name.
             open.extend(spelled_so.filter(|other| !moved.contains_key(other)));
             if !long(&id) {
                 moved.insert(id, file.clone());

@@ -7,7 +7,7 @@ use super::{Model, TensorId};
 use crate::quant::{self, Component, Layer, Target};
 use crate::reason::{Missing, Reason, reason};
 
-/// How a part of a fusion counts.
+/// What a part of a fusion is.
 enum Class<'a> {
     /// A tensor that belongs to no quantized layer.
     Plain,
@@ -98,7 +98,7 @@ impl Model {
         }
     }
 
-    /// What a part is, or why nothing can be made of it.
+    /// What a part is, or why it cannot be joined.
     fn classify(&self, id: TensorId, suffix: &str) -> Result<Class<'_>, Missing> {
         if !self.is_stored(id) {
             return Ok(Class::Values);
@@ -191,8 +191,8 @@ impl Model {
         Ok(made)
     }
 
-    /// The tensors that are to the `layers` what `component` is to the first of them, if they are
-    /// stored alike and one can follow the other in groups of `per_group`.
+    /// The tensors of all `layers` that correspond to `component` of the first, if they are stored
+    /// alike and one can follow the other in groups of `per_group`.
     fn same_components(
         &self,
         layers: &[&Layer],
@@ -221,7 +221,7 @@ impl Model {
         Ok(same)
     }
 
-    /// The values of joined words, where the words carry the float weight's own name.
+    /// The values of joined words, if the words have the float weight's own name.
     fn joined_values(
         &self,
         groups: &[Vec<TensorId>],

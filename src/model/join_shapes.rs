@@ -13,7 +13,7 @@ pub(super) enum Face {
     Raw,
     /// Their values, as binary32.
     Values,
-    /// Their stored bytes, which must be equal: it is that one.
+    /// Their stored bytes, which must be equal; the result is the first part's.
     Same,
 }
 
@@ -26,15 +26,15 @@ impl Face {
     }
 }
 
-/// Parts that fit, and come out alike in every group.
+/// Parts that fit together, with the same joined shape in every group.
 pub(super) struct Joined {
-    /// Of one group.
+    /// The joined shape of one group.
     group_shape: Vec<u64>,
     groups: u64,
 }
 
 impl Joined {
-    /// The shape of all groups: of a stack with an axis for them in front.
+    /// The shape of the whole; in a stack the groups are a new first axis.
     pub fn shape(&self, stacked: bool) -> Box<[u64]> {
         let mut shape = self.group_shape.clone();
         if stacked {
@@ -62,7 +62,7 @@ impl Joined {
 }
 
 impl Model {
-    /// The joined shape of every group; all groups must come out alike.
+    /// The joined shape of every group, which must be the same for all of them.
     pub(super) fn join_shapes(
         &self,
         groups: &[Vec<TensorId>],

@@ -1,19 +1,19 @@
-//! A cell that is filled when it is first asked for, and tried again as long as what it depends on
-//! cannot be read.
+//! A cell that is filled on first use, and tried again as long as something it depends on cannot be
+//! read.
 
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use crate::patience;
 use crate::reason::{Missing, Reason};
 
-/// What a request thread gets instead of an answer that it would have to wait for. It is never shown:
+/// What a request thread gets instead of an answer that it would have to wait for. No user sees it:
 /// the request is answered from another thread.
 const NOT_NOW: &str = "not worked out yet";
 
-/// `T`, or the reason why there is none, worked out on demand.
+/// `T`, or the reason why there is none, computed on demand.
 pub(super) struct Lazy<T> {
     certain: OnceLock<Result<T, Reason>>,
-    /// Held while it is worked out, so that two callers do not do it twice.
+    /// Held while the answer is computed, so that two callers do not compute it twice.
     making: Mutex<()>,
 }
 
@@ -25,14 +25,13 @@ impl<T> Lazy<T> {
         }
     }
 
-    /// Whether the answer is known, and lasting.
+    /// Whether the answer is known and final.
     pub(super) fn is_certain(&self) -> bool {
         self.certain.get().is_some()
     }
 
-    /// The answer, from before or made now. An [`Missing::Unread`] is not remembered: the next caller
-    /// tries again. So does the caller after one that lacks the patience to make it
-    /// ([`crate::patience`]).
+    /// The answer, remembered or computed now. A [`Missing::Unread`] is not remembered, so the next
+    /// caller tries again. A caller without the patience to compute it ([`crate::patience`]) gets one.
     pub(super) fn get(&self, make: impl FnOnce() -> Result<T, Missing>) -> Result<&T, Missing> {
         if let Some(known) = self.certain.get() {
             return lasting(known);
@@ -82,7 +81,7 @@ mod tests {
         let cell = Lazy::new();
         let make = || match touch_source() {
             Ok(()) => Ok(1),
-            // As if somebody had taken the refusal for a fact.
+            // As if the refusal had been kept as an answer.
             Err(_) => Ok(2),
         };
         with(Patience::None, || {

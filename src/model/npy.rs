@@ -1,4 +1,4 @@
-//! A tensor as NumPy has it.
+//! A tensor as a NumPy array.
 
 use std::sync::Arc;
 

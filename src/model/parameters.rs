@@ -29,7 +29,7 @@ impl Model {
     }
 
     /// How many values a tensor's elements pack, by what a manifest declares: its words pack
-    /// `32 / bits` each, also if there are no scales to decode them. If nothing in the manifest
+    /// `32 / bits` each, even if there are no scales to decode them. If nothing in the manifest
     /// declares it, they are integers.
     fn packed(&self, tensor: &TensorRef<'_>) -> u64 {
         let defaults = self.catalog.configs.manifest.as_ref();

@@ -1,4 +1,4 @@
-//! What a synthetic tensor is, or why there is none: its candidates in turn, each once it is asked for.
+//! What a synthetic tensor is, or why there is none: its candidates are tried in order, on first use.
 
 use std::cell::RefCell;
 use std::sync::OnceLock;
@@ -10,12 +10,12 @@ use crate::patience;
 use crate::reason::{Missing, Reason};
 
 /// A synthetic tensor, or the reason why there is none, once that is certain. Not locked while it is
-/// worked out: two threads that resolve definitions which refer to each other would wait for ever.
+/// resolved: two threads that resolve definitions in terms of each other would deadlock.
 #[derive(Default)]
 pub(super) struct Slot(OnceLock<Result<Box<Made>, Reason>>);
 
 impl Slot {
-    /// Whether it has been worked out, for good.
+    /// Whether the answer is known and final.
     pub fn is_certain(&self) -> bool {
         self.0.get().is_some()
     }
@@ -30,11 +30,11 @@ struct Visit {
     /// The model's address: a thread may resolve tensors of several.
     model: usize,
     id: TensorId,
-    /// Something within it asked for a tensor that is being resolved at this depth or further out.
+    /// Its definition needs a tensor that is being resolved at this depth or further out.
     in_circle: bool,
 }
 
-/// That the thread resolves a tensor; it ends also when a panic unwinds.
+/// Marks a tensor as being resolved by this thread, until it is dropped (by a panic, too).
 struct Visiting;
 
 impl Visiting {
@@ -55,7 +55,7 @@ impl Drop for Visiting {
     }
 }
 
-/// Why a tensor that needs itself is not there.
+/// Why a tensor that needs itself does not exist.
 const CIRCLE: &str = "is defined by itself";
 
 impl Model {
@@ -84,9 +84,9 @@ impl Model {
         known.as_deref().map_err(|why| why.clone().into())
     }
 
-    /// Whether the thread is resolving `id` already. All that it resolves within `id` is then part of
-    /// the circle: none of these has another candidate that counts, or what there is would depend on
-    /// which of them is asked for first.
+    /// Whether the thread is already resolving `id`. Then all that it is resolving within `id` is part
+    /// of the circle, and none of these may fall back on another candidate: which tensors exist would
+    /// otherwise depend on which of them is asked for first.
     fn is_visiting(&self, id: TensorId) -> bool {
         VISITING.with_borrow_mut(|all| {
             let same = |v: &Visit| v.model == self.address() && v.id == id;
@@ -109,7 +109,7 @@ impl Model {
         for candidate in self.candidates.of(self.synthetic_index(id)) {
             match self.make(self.name(id), candidate) {
                 Ok(made) => return Ok(made),
-                // A later candidate does not count: this one may yet be the better.
+                // Later candidates must not be tried: once its facts can be read, this one may win.
                 Err(Missing::Unread(why)) => return Err(Missing::Unread(why)),
                 Err(Missing::Reason(why)) => {
                     let first = first_reason.get_or_insert(why);
@@ -151,7 +151,7 @@ impl Model {
 
     /// The tensor `of` under a second name.
     fn tied(&self, of: &str) -> Result<Made, Missing> {
-        let id = self.id(of).ok_or("its embedding is not there")?;
+        let id = self.id(of).ok_or("its embedding does not exist")?;
         let of = self
             .settled(id)
             .map_err(|why| why.within(format_args!("needs '{of}'")))?;
@@ -192,7 +192,7 @@ mod tests {
         Model::assemble(catalog, Vec::new(), candidates)
     }
 
-    /// Whether each tensor is there, whichever is asked for first.
+    /// Whether each tensor exists, whichever is asked for first.
     fn there(definitions: &[(&str, &[&str])]) -> Vec<bool> {
         let names = || definitions.iter().map(|(name, _)| *name);
         let ask = |model: &Model, name: &str| model.find(name).is_ok();

@@ -4,7 +4,7 @@
 /// the axis of output rows.
 #[derive(Debug, PartialEq, Eq)]
 pub struct FusedRule {
-    /// The name it is looked for under.
+    /// The name that engines look for.
     pub fused: &'static str,
     /// The parts, in order.
     pub parts: &'static [&'static str],
@@ -13,7 +13,7 @@ pub struct FusedRule {
 /// Experts that an engine wants stacked: `P.experts.<stacked>[.S]`.
 #[derive(Debug, PartialEq, Eq)]
 pub struct StackedRule {
-    /// The name it is looked for under.
+    /// The name that engines look for.
     pub stacked: &'static str,
     /// Each expert's parts, in order; several spellings of different model families.
     pub parts: &'static [&'static [&'static str]],
@@ -57,7 +57,7 @@ pub const EMBEDDINGS: &[&str] = &[
     "embed_in.weight",
 ];
 
-/// Output heads by the module's last component: where one is stored, none is inferred.
+/// Output heads by the module's last component: if one is stored, none is inferred.
 pub const HEADS: &[&str] = &["lm_head", "embed_out", "output"];
 
 /// What causal language models call themselves in config.json's `architectures`.

@@ -5,7 +5,7 @@ use crate::dtype::{Dtype, ElementType, numel};
 use crate::quant::Layer;
 use crate::reason::{Reason, reason};
 
-/// A tensor of the model. Made anew when it is asked for; its parts lie in the catalog or in the model.
+/// A tensor of the model, built on each request from what the catalog or the model holds.
 #[derive(Debug, Clone)]
 pub struct Tensor<'a> {
     /// Element type of `raw`.
@@ -23,7 +23,7 @@ pub struct Tensor<'a> {
 /// The binary32 values of a tensor: what `f32` shows.
 #[derive(Debug, Clone)]
 pub struct Values<'a> {
-    /// Their shape: `raw`'s own, except for packed weights, which have the real one.
+    /// Their shape: `raw`'s own, or for packed weights that of the unpacked matrix.
     pub shape: &'a [u64],
     /// Whether no value of this dtype or format can have been rounded.
     pub exact: bool,

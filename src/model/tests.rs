@@ -119,7 +119,7 @@ fn rows_that_are_not_whole_blocks_do_not_join() {
         whole("l.v_proj.bias"),
     ]);
     assert_eq!(m.find("l.qkv_proj.bias").unwrap().1.shape, [12]);
-    // Along a later axis than the blocks' own nothing is whole.
+    // A row of four values is a whole block, a row of two is not.
     let block = ElementType::Block(&BLOCK);
     assert!(block.has_whole_rows(&[2, 4], 1) && !block.has_whole_rows(&[4, 2], 1));
 }

@@ -8,8 +8,8 @@ use super::rules::{CAUSAL, EMBEDDINGS, HEADS};
 use crate::catalog::Catalog;
 use crate::reason::{Reason, reason};
 
-/// The embedding that `lm_head.weight` stands for, or why it stands for none. `None` if no head is to
-/// be expected (there is no embedding either, or a head is stored).
+/// The embedding that `lm_head.weight` is tied to, or why it is not tied. `None` if no head is expected
+/// (there is no embedding, or a head is stored).
 pub(super) fn candidate(
     catalog: &Catalog,
     dequantized: &[&str],
@@ -52,7 +52,7 @@ fn is_head(name: &str) -> bool {
     })
 }
 
-/// Whether the configs say that the head is tied.
+/// Whether the configuration ties the head.
 fn tying(catalog: &Catalog) -> Result<(), Reason> {
     if catalog.lone_file {
         return Err("a lone shard was opened: its head may be in another".into());
@@ -65,16 +65,17 @@ fn tying(catalog: &Catalog) -> Result<(), Reason> {
         let unused = configs.unused.iter().find(|u| u.file == "config.json");
         return Err(match unused {
             Some(unused) => reason!(
-                "whether the head is tied to the embedding would stand in config.json, which cannot be read: {}",
+                "whether the head is tied to the embedding is not known, because config.json cannot be read: {}",
                 unused.why
             ),
-            None => "no config.json says whether the head is tied to the embedding".into(),
+            None => "whether the head is tied to the embedding is not known without a config.json"
+                .into(),
         });
     }
     match configs.root_or_text("tie_word_embeddings") {
         Some(Value::Bool(true)) => Ok(()),
         Some(Value::Bool(false)) => {
-            Err("config.json says tie_word_embeddings: false, and no head is stored".into())
+            Err("config.json has tie_word_embeddings: false, and no head is stored".into())
         }
         _ => {
             let causal = configs
@@ -86,7 +87,7 @@ fn tying(catalog: &Catalog) -> Result<(), Reason> {
                         .any(|a| CAUSAL.iter().any(|c| a.contains(c)))
                 });
             causal.then_some(()).ok_or_else(|| {
-                "config.json neither says tie_word_embeddings nor names a causal language model"
+                "config.json neither has tie_word_embeddings nor names a causal language model"
                     .into()
             })
         }

@@ -49,7 +49,7 @@ impl StatusProbe {
         };
         match i32::from_ne_bytes(*errno) {
             0 => serde_json::from_slice(status).map_or(Daemon::Private, Daemon::Answers),
-            // ECONNABORTED is what a request gets that was on its way when the daemon went.
+            // A request that is in flight when the daemon ends gets ECONNABORTED.
             libc::ENOTCONN | libc::ECONNABORTED => Daemon::Died,
             _ => Daemon::Private,
         }
@@ -59,7 +59,7 @@ impl StatusProbe {
 fn ask(mountpoint: &Path) -> io::Result<Asked> {
     let path = CString::new(mountpoint.as_os_str().as_bytes())?;
     let (reader, writer) = io::pipe()?;
-    // Made before the fork: after it, memory may not be asked for.
+    // Allocated before the fork: the child must not allocate.
     let mut message = vec![0u8; size_of::<i32>() + LONGEST];
     // SAFETY: other threads may hold any lock, the allocator's included, at the moment of the fork; so
     // the child calls only what is async-signal-safe (system calls on memory that exists already), and
@@ -75,7 +75,7 @@ fn ask(mountpoint: &Path) -> io::Result<Asked> {
     })
 }
 
-/// The child: closes all that is its parent's but the pipe, asks, passes the answer on, and ends.
+/// The child: closes all descriptors but the pipe, asks, passes the answer on, and ends.
 fn answer_for(path: &CString, pipe: libc::c_int, message: &mut [u8]) -> ! {
     let (errno, value) = message.split_at_mut(size_of::<i32>());
     // SAFETY: descriptors of this process alone are replaced and closed, which nothing here uses

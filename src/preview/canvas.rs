@@ -13,7 +13,7 @@ pub struct Canvas {
 }
 
 impl Canvas {
-    /// All of one color.
+    /// A canvas of one color.
     pub fn new(width: usize, height: usize, color: u8) -> Canvas {
         Canvas {
             width,

@@ -1,10 +1,10 @@
-//! What a picture says in words, on the PNG and in the terminal alike.
+//! The captions of a picture, the same on the PNG and in the terminal.
 
 use super::{Picture, Subject};
 use crate::statistics::Summary;
 use crate::text::{short, thousands};
 
-/// With a minus sign that is as wide as a digit.
+/// A number, with a minus sign that is as wide as a digit.
 pub fn number(v: f64) -> String {
     short(v).replace('-', "−")
 }
@@ -68,7 +68,7 @@ pub fn coverage(picture: &Picture) -> String {
     }
 }
 
-/// The middle of bar `i` of `bars` that share out `min..=max`, whose width may be no number.
+/// The middle of bar `i` of `bars` that divide `min..=max`, whose width may overflow.
 pub fn middle(min: f64, max: f64, i: usize, bars: usize) -> f64 {
     let t = (i as f64 + 0.5) / bars as f64;
     min * (1.0 - t) + max * t

@@ -2,7 +2,7 @@
 //!
 //! It is drawn in OKLCh (B. Ottosson, "A perceptual color space for image processing", 2020), where
 //! equal steps look equal. Both arms have the same lightness and chroma at the same distance from
-//! zero and differ in hue alone, so neither sign looks larger than it is, also in gray and to most
+//! zero and differ in hue alone, so neither sign looks larger than it is, in gray, too, and to most
 //! color-blind eyes.
 
 /// An sRGB color.

@@ -78,9 +78,8 @@ fn which(len: u64, n: u32, at: u64) -> u32 {
 /// A run of neighboring values: the first, and how many.
 pub type Run = (u64, u64);
 
-/// What is read, in order of position: everything if the stored bytes are no more than `budget`,
-/// else an even spread that stays within it. `grain` is how many values the view likes to compute
-/// together.
+/// What is read, in order of position: everything if the stored bytes are within `budget`, otherwise
+/// an even spread that stays within it. `grain` is how many values the view computes at a time.
 pub fn plan(grid: &Grid, stored_bytes: u64, budget: u64, grain: u64) -> Vec<Run> {
     let numel = grid.numel();
     let grain = grain.max(1);
@@ -95,7 +94,7 @@ pub fn plan(grid: &Grid, stored_bytes: u64, budget: u64, grain: u64) -> Vec<Run>
     let share = values / u64::from(grid.cell_rows);
     let tile_rows = grain.div_ceil(grid.cols);
     if tile_rows.saturating_mul(grid.cols) <= share {
-        // Short rows are read several at a time, else reading would be mostly system calls.
+        // Short rows are read several at a time: otherwise system calls would dominate.
         let run = (share / 4).min(4096);
         let block_rows = tile_rows * (run / (tile_rows * grid.cols)).max(1);
         whole_rows(grid, block_rows, share)
@@ -126,7 +125,7 @@ fn whole_rows(grid: &Grid, block_rows: u64, share: u64) -> Vec<Run> {
     runs
 }
 
-/// Where not even one row of each band fits: `len` values of each cell, from its middle.
+/// If not even one row of each band is within the budget: `len` values of each cell, from its middle.
 fn within_rows(grid: &Grid, len: u64, grain: u64) -> Vec<Run> {
     let mut runs = Vec::new();
     for i in 0..grid.cell_rows {
@@ -147,7 +146,7 @@ fn within_rows(grid: &Grid, len: u64, grain: u64) -> Vec<Run> {
     runs
 }
 
-/// Where a view computes more together than a cell's share: whole grains, evenly spread.
+/// If the view computes more at a time than a cell's share: whole grains, evenly spread.
 fn anywhere(numel: u64, values: u64, grain: u64) -> Vec<Run> {
     let unit = grain.min(values).max(1);
     let units = numel.div_ceil(unit);
@@ -213,7 +212,7 @@ mod tests {
                 prop_assert_eq!(read, grid.numel());
             } else {
                 prop_assert!(read * bits / 8 <= budget, "{} values", read);
-                // Not a token few, either.
+                // And the budget is used.
                 prop_assert!(read * bits / 8 >= budget / 4, "{} values", read);
             }
         }

@@ -1,4 +1,4 @@
-//! Where everything stands on the picture. Sizes follow from the grid, that is from the shape alone.
+//! The layout of the picture. Sizes follow from the grid, and so from the shape alone.
 
 use super::canvas::{Canvas, text_width};
 use super::color::{self, Rgb};
@@ -39,7 +39,7 @@ const ABOVE: u8 = 8;
 const FIRST: u8 = 15;
 const ARM: u8 = 120;
 
-/// The colors that the indices stand for.
+/// The color of each index.
 pub fn palette() -> [Rgb; 256] {
     let mut p = [[0; 3]; 256];
     p[PAPER as usize] = [255; 3];
@@ -67,7 +67,7 @@ fn index(cell: Option<f64>, scale: f64) -> u8 {
         Some(v) => {
             let t = v / scale;
             let arm = f64::from(ARM);
-            // Where all is zero, so is the scale: 0/0 is cast to 0, the middle.
+            // If all cells are zero, so is the scale: 0/0 is cast to 0, the middle.
             let step = (t * arm).round().clamp(-arm, arm) as i32;
             (i32::from(FIRST) + i32::from(ARM) + step) as u8
         }
@@ -127,7 +127,7 @@ fn heat_map(canvas: &mut Canvas, picture: &Picture, scale: f64, top: usize) -> u
         let (x, y) = place(k);
         canvas.rect(x, y, w, h, index(cell, scale));
     }
-    // One pixel of NaN in a field of noise is easily missed: a pixel more on every side.
+    // One pixel of NaN in a field of noise is easily missed, so it gets a pixel more on every side.
     let (x1, y1) = (left + cols * w, top + rows * h);
     for (k, &cell) in picture.cells.iter().enumerate() {
         if w.min(h) < 3 && cell.is_some_and(|v| !v.is_finite()) {

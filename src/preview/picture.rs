@@ -9,16 +9,16 @@ use crate::statistics::{Summary, Value, Values};
 /// The means of a tensor's cells and the statistics of the values that were read.
 #[derive(Debug, Clone)]
 pub struct Picture {
-    /// How the cells lie.
+    /// The grid of cells.
     pub grid: Grid,
-    /// The mean of each cell, row by row: NaN where a value is (or where infinities cancel), `None`
-    /// where a sample has no value of the cell.
+    /// The mean of each cell, row by row: NaN if one of its values is (or if infinities cancel),
+    /// `None` if the sample has no value of the cell.
     pub cells: Vec<Option<f64>>,
     /// Statistics of what was read: of all values, or of a sample.
     pub summary: Summary,
 }
 
-/// Values a piece of work has, about.
+/// Values in a piece of work, approximately.
 const PIECE: u64 = 1 << 20;
 
 /// Sums over the cells of some whole cell rows.
@@ -70,7 +70,7 @@ impl Picture {
     }
 
     /// The value at which the color scale ends: nearly the largest of the cells, so that a few
-    /// outliers do not wash out the rest. 0 where every cell is 0.
+    /// outliers do not wash out the rest. 0 if every cell is 0.
     pub fn scale(&self) -> f64 {
         let mut sizes: Vec<f64> = self
             .cells

@@ -1,4 +1,4 @@
-//! A palette PNG whose size is known before there is a pixel: deflate's stored blocks (RFC 1951,
+//! A palette PNG whose size is known before any pixel is: deflate's stored blocks (RFC 1951,
 //! section 3.2.4) in a zlib stream (RFC 1950) in the fewest chunks (PNG, third edition).
 
 /// The longest stored block, in bytes.
@@ -10,7 +10,7 @@ const IHDR: usize = 13;
 const SRGB: usize = 1;
 const PLTE: usize = 3 * 256;
 
-/// The exact length of [`encode`]'s answer, in bytes.
+/// The exact length of [`encode`]'s output, in bytes.
 pub fn len(width: usize, height: usize) -> usize {
     SIGNATURE.len()
         + (CHUNK + IHDR)
@@ -57,7 +57,7 @@ fn zlib(width: usize, pixels: &[u8]) -> Vec<u8> {
         rows.push(0);
         rows.extend_from_slice(row);
     }
-    // Deflate with a 32 KiB window, fastest; 0x7801 is a multiple of 31, as the format wants.
+    // Deflate with a 32 KiB window, fastest; 0x7801 is a multiple of 31, as the format requires.
     let mut out = vec![0x78, 0x01];
     let mut blocks = rows.chunks(BLOCK).peekable();
     while let Some(block) = blocks.next() {

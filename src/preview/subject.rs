@@ -1,4 +1,4 @@
-//! A tensor, as far as a picture of it needs to know.
+//! What a picture needs to know about its tensor.
 
 use crate::error::Result;
 use crate::model::{Model, Tensor, TensorId};
@@ -15,7 +15,7 @@ pub struct Subject {
     pub shape: Box<[u64]>,
     /// The values: little-endian binary32, C order.
     pub values: SharedView,
-    /// The values as stored, where binary32 cannot hold them.
+    /// The values as stored, if binary32 cannot hold them.
     pub wide: Option<Wide>,
     /// Bytes that all of them take in the model's files: at most [`super::BUDGET`] of these are
     /// read.

@@ -126,13 +126,13 @@ proptest! {
     }
 }
 
-/// Of a tensor too large to read, no more is read than allowed, of every cell something, and the
-/// means come out right: columns that are all alike show up alike.
+/// A tensor that is too large to read: the budget is kept, every cell gets some values, and the means
+/// are right, because equal columns have equal cells.
 #[test]
 fn a_sample_stays_in_its_budget_and_shows_the_same() {
     let (rows, cols) = (1500usize, 2000usize);
     let values: Vec<f32> = (0..rows * cols).map(|k| (k % cols / 40) as f32).collect();
-    // 3 million values that are said to take a gigabyte: a sixteenth of them may be read.
+    // 3 million values that claim to take a gigabyte: a sixteenth of them may be read.
     for grain in [4, 4 * cols as u64, 4 * 7 * cols as u64] {
         let view = Arc::new(Counted {
             grain,
@@ -175,7 +175,7 @@ fn the_picture_shows_what_is_there() {
     assert_eq!(color(16 + 400, 16 + 400), color::diverging(1.0));
 }
 
-/// Neither the caption nor a color says that a finite value is none.
+/// Neither the caption nor a color shows a finite value as NaN or Inf.
 #[test]
 fn binary64_beyond_binary32_is_finite() {
     let values = [1e300f64, -1e300, 1e-300, 0.5];
@@ -195,7 +195,7 @@ fn binary64_beyond_binary32_is_finite() {
 
 #[test]
 fn a_vast_tensor_takes_no_time_and_little_memory() {
-    /// Ten gigabytes of values, made up as they are read.
+    /// Ten gigabytes of values, generated on read.
     struct Vast;
     impl View for Vast {
         fn len(&self) -> u64 {

@@ -9,7 +9,7 @@ fn refused(dir: &ModelDir, words: &[&str]) {
     let line = stfs([Path::new("ls"), dir.path()]).fails(words);
     assert!(line.contains("model.safetensors"), "{line}");
     assert!(!line.contains("panicked"), "{line}");
-    // By its own path, and when mounting: the same words; and no mountpoint is left behind.
+    // By its own path and when mounting: the same message, and no mountpoint is left behind.
     let file = dir.join("model.safetensors");
     assert_eq!(stfs([Path::new("ls"), &file]).fails(words), line);
     let at = dir.join("mnt");

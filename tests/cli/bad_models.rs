@@ -33,7 +33,7 @@ fn nothing_that_is_a_model() {
         "holds no model",
     ];
     refused(dir.path(), &looked_for);
-    // What a directory of a safetensors name holds is not looked at.
+    // The contents of a directory with a safetensors name are ignored.
     std::fs::create_dir(dir.join("x.safetensors")).unwrap();
     dir.json("config.json", &json!({}));
     refused(dir.path(), &looked_for);
@@ -77,7 +77,7 @@ fn files_under_a_shards_name_that_are_none() {
         for model in [dir.path(), &path] {
             refused(model, &[words, &["model.safetensors"]].concat());
         }
-        // As one of several shards, and with `--allow-missing` left out in words, not in silence.
+        // As one of several shards; with `--allow-missing` it is left out, with a message.
         let dir = ModelDir::sharded(&[("1.safetensors", &[t("a")]), ("2.safetensors", &[t("b")])]);
         dir.file("2.safetensors", content);
         refused(dir.path(), &[words, &["2.safetensors"]].concat());

@@ -32,7 +32,7 @@ fn the_background_mount_answers_when_the_command_returns() {
     );
     assert_eq!(m.ran.out, want);
     assert!(m.root.join("tensors/a.weight/raw").exists());
-    // Nothing of the caller's is held: not its directory, its terminal, its session.
+    // The daemon holds neither the caller's directory, nor its terminal, nor its session.
     let proc = format!("/proc/{}", m.pid());
     assert_eq!(
         std::fs::read_link(format!("{proc}/cwd")).unwrap(),
@@ -92,7 +92,7 @@ fn relative_paths_are_the_callers() {
 fn signals_unmount() {
     let model = small_model();
     for signal in [libc::SIGTERM, libc::SIGINT, libc::SIGHUP] {
-        // At once: no moment after readiness at which it would die and leave its mount behind.
+        // At once: there must be no moment after readiness at which it would die and leave its mount behind.
         for _ in 0..5 {
             let m = Mounted::new(model.path());
             kill(m.pid(), signal);
@@ -130,7 +130,7 @@ fn a_busy_mount_is_said_to_be_busy() {
     assert!(m.join("model.json").exists());
     stfs([Path::new("umount"), "--lazy".as_ref(), m.root()]).ok();
     assert!(!is_mounted(m.root()));
-    // What is open can still be read, and its close ends the daemon.
+    // An open file can still be read, and closing it ends the daemon.
     let mut got = Vec::new();
     file.read_to_end(&mut got).unwrap();
     assert_eq!(got.len(), 64);
@@ -238,7 +238,7 @@ fn mount_helper_by_its_own_name() {
     run(&["-n", "-t", "stfs", "-o", options]).ok();
     assert!(is_mounted(&at) && at.join("model.json").exists());
     umount(&at).ok();
-    // mount -f: all but the mounting.
+    // mount -f: everything except the mounting.
     let ran = run(&["-f", "-s"]);
     assert_eq!((ran.code, ran.out.as_str(), ran.err.as_str()), (0, "", ""));
     assert!(!is_mounted(&at));

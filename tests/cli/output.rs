@@ -139,7 +139,7 @@ fn an_empty_name_is_seen() {
     }
 }
 
-/// Every level once held the text of all that is below it.
+/// Every level once held the text of everything below it.
 #[test]
 fn ls_tree_takes_memory_for_the_names_once() {
     let deep = vec!["m"; 60].join(".");
@@ -248,7 +248,7 @@ fn completions_and_the_manual_page_are_generated() {
         man.contains(".TH stfs 1") && man.contains(".SH NAME"),
         "{man}"
     );
-    // It is the one page: every command's part is in it, and it refers to no others of ours.
+    // There is only this page: it has a part for every command, and does not refer to other pages of stfs.
     for (command, flag) in [
         ("mount", "\\-\\-gpu\\-limit"),
         ("ls", "\\-\\-why"),
@@ -296,7 +296,7 @@ fn a_closed_pipe_is_no_error() {
         }
         let closed = closed_pipe(&all);
         assert_eq!((closed.code, closed.err.as_str()), (0, ""), "{args:?}");
-        // What cannot be written for another reason is one.
+        // Any other failure to write is an error.
         let full = std::fs::File::options()
             .write(true)
             .open("/dev/full")

@@ -32,7 +32,7 @@ fn mountpoints_that_are_taken() {
     mount(model.path(), m.root()).fails(&words);
     mount(model.path(), &m.join("tensors")).fails(&["tensors"]);
     mount(model.path(), &m.join("new")).fails(&["new"]);
-    // The mount that is there goes on.
+    // The existing mount keeps running.
     assert!(m.join("model.json").exists());
     stfs([Path::new("umount"), &m.join("tensors")]).fails(&["not an stfs mount"]);
 }
@@ -180,7 +180,7 @@ fn without_fusermount3() {
         "#,
     );
     ran.fails(&["fusermount3 is missing", "only root", "apt install fuse3"]);
-    // Root does without.
+    // Root does not need it.
     let ran = as_root(
         &model,
         r#"

@@ -13,7 +13,7 @@ use serde_json::json;
 use crate::common::mount::{BIN, wait_for};
 use crate::common::{ModelDir, Ran, stfs, sys};
 
-/// Eight tensors of zeros, of so many MiB each, which take no room on the disk.
+/// Eight tensors of zeros, each of that many MiB, which take no space on the disk.
 fn zeros(mib: u64) -> ModelDir {
     let dir = ModelDir::new();
     let size = mib << 20;
@@ -114,7 +114,7 @@ fn has_bar(text: &str) -> bool {
     text.contains("B/") && text.contains(" left")
 }
 
-/// The terminal is as it was: nothing of the bar is left on its line, and the cursor is seen.
+/// The terminal is as it was: the bar's line is clear, and the cursor is visible.
 #[track_caller]
 fn is_tidy(shown: &str) {
     let left = shown.rsplit("\x1b[2K").next().unwrap_or_default();

@@ -20,7 +20,7 @@ const HOSTILE: [&str; 8] = [
     "zero\u{200b}width\u{feff}",
 ];
 
-/// What may stand in output: no control character but newline, and nothing that reorders or hides.
+/// What output may contain: no control character but newline, and nothing that reorders or hides.
 #[track_caller]
 fn harmless(ran: &Ran) {
     for text in [&ran.out, &ran.err] {

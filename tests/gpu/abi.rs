@@ -1,4 +1,4 @@
-//! The C header says what the Rust structs are.
+//! The C header agrees with the Rust structs.
 
 use std::mem::{align_of, offset_of, size_of};
 use std::process::Command;

@@ -1,4 +1,4 @@
-//! What an answer says beside its errno: every field, whatever the caller left in the struct.
+//! The contents of an answer beside its errno: every field, whatever the caller left in the struct.
 
 use std::time::{Duration, Instant};
 
@@ -21,7 +21,7 @@ fn ask<T: Header>(fixture: &Fixture, code: u32, request: &T, uid: u32) -> (i32, 
     (errno, T::decode(&bytes).unwrap())
 }
 
-/// Asserts that nothing but the caller's own part and `count` is there.
+/// Asserts that only the caller's own part and `count` are filled in.
 fn assert_blank<T: Header>(answer: &T, request: &T, count: u32) {
     let (answer, request) = (bytemuck::bytes_of(answer), bytemuck::bytes_of(request));
     assert_eq!(answer[..T::INPUT], request[..T::INPUT]);

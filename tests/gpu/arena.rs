@@ -61,7 +61,7 @@ fn a_tensor_joins_the_arena_and_holds_it() {
         let (errno, io) = fixture.upload(&tensors[3], 7);
         assert_eq!((errno, io.state, io.leases), (0, ioctl::RESIDENT, 1));
         assert_eq!(handed_out("device"), 1, "no second copy");
-        // Neither can the tensor be freed out of the middle, nor the model under the tensor.
+        // Neither can the tensor be freed out of the arena, nor the arena while the tensor is leased.
         assert_eq!(fixture.release(&tensors[3], 7, ioctl::EVICT).0, libc::EBUSY);
         assert_eq!(fixture.release(&tensors[1], 8, ioctl::EVICT).0, libc::EBUSY);
         let evict = GpuIo {
@@ -90,7 +90,7 @@ fn after_a_file_changed_its_tensors_are_no_longer_found_in_the_arena() {
         std::fs::write(path, noise(70_000, 99)).unwrap();
         assert_eq!(fixture.query(&tensors[1], 5).1.state, ioctl::ABSENT);
         assert_eq!(fixture.query(&tensors[3], 5).1.state, ioctl::RESIDENT);
-        // Its own upload has what the file holds now.
+        // A separate upload of the tensor has the file's new content.
         let (errno, io) = fixture.upload(&tensors[1], 5);
         assert_eq!((errno, io.base_offset), (0, 0));
         assert!(seen_by_another_process(&io) == noise(70_000, 99));

@@ -6,7 +6,7 @@ use stfs::ioctl::{self, GpuIo, Header};
 
 use crate::support::{CHILD, double, finish};
 
-/// What a second process sees that opens the handle: the tensor's bytes.
+/// The tensor's bytes, as a second process sees them through the handle.
 pub fn seen_by_another_process(io: &GpuIo) -> Vec<u8> {
     assert_eq!(io.handle_kind, ioctl::HANDLE_CUDA_IPC);
     assert_eq!(io.handle_len, 64);
@@ -30,7 +30,7 @@ pub fn seen_by_another_process(io: &GpuIo) -> Vec<u8> {
     std::fs::read(&bytes).unwrap()
 }
 
-/// The second process: not a test of its own.
+/// The body of the second process, not a test.
 #[test]
 fn consumer() {
     use cudarc::driver::{result, sys};

@@ -249,7 +249,7 @@ fn a_source_that_changed_is_estale() {
         for code in [ioctl::UPLOAD, ioctl::QUERY] {
             assert_eq!(fixture.call(code, same, &target, file(1)).0, libc::ESTALE);
         }
-        // What one holds a lease on, one still sees; others see what there is of the new state.
+        // The holder of a lease still sees its memory; others see the new state.
         let (errno, io) = fixture.query(&target, 1);
         assert_eq!((errno, io.state, io.generation), (0, ioctl::RESIDENT, old.generation));
         let (errno, io) = fixture.query(&target, 2);
@@ -258,7 +258,7 @@ fn a_source_that_changed_is_estale() {
         let (errno, new) = fixture.upload(&target, 1);
         assert_eq!((errno, new.generation), (0, io.generation));
         assert!(seen_by_another_process(&new) == noise(3_000_000, 7));
-        // The lease has moved on, and a third state takes the second's place.
+        // The lease is on the new memory now, and a third state replaces the second.
         assert_eq!(fixture.query(&target, 1).1.alloc_id, new.alloc_id);
         fixture.gpu.released(1);
         std::fs::write(&source, noise(3_000_000, 8)).unwrap();

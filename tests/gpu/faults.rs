@@ -1,4 +1,4 @@
-//! A driver that fails or hangs at any call: the daemon goes on, answers in time, and leaks nothing.
+//! A driver that fails or hangs at any call: the daemon keeps running, answers in time, and leaks nothing.
 
 use std::time::{Duration, Instant};
 
@@ -34,7 +34,7 @@ const ENTRY_POINTS: &[&str] = &[
     "cuIpcGetMemHandle",
 ];
 
-/// What a failing call keeps the double from getting back: nothing can be done about it.
+/// What the double cannot get back because of the failing call: this is not a leak of stfs.
 const KEPT: &[(&str, &str)] = &[
     ("cuDevicePrimaryCtxRelease_v2", "context"),
     ("cuMemFree_v2", "device"),
@@ -43,7 +43,7 @@ const KEPT: &[(&str, &str)] = &[
     ("cuEventDestroy_v2", "event"),
 ];
 
-/// One life of an engine with a call that fails.
+/// Runs an engine from start to end with a call that fails.
 fn life(failing: &str) {
     let fixture = Fixture::small();
     let targets = [fixture.target(1, 2_000_000), fixture.target(2, 700_001)];
@@ -60,7 +60,7 @@ fn life(failing: &str) {
         }
     }
     assert!(failed <= 1, "one failing call, {failed} failed uploads");
-    // Whatever it was, it was once: now everything works.
+    // The call fails only once: now everything works.
     for target in &targets {
         let (errno, io) = fixture.upload(target, target.key.ino);
         assert_eq!((errno, io.state), (0, ioctl::RESIDENT));
@@ -178,7 +178,7 @@ fn stopped_it_has_nothing_and_says_so() {
         let (errno, io) = waiting.recv_timeout(Duration::from_secs(1)).unwrap();
         assert_eq!((errno, io.state, io.nbytes), (libc::EIO, ioctl::FAILED, 20_000_000));
         assert_all_returned();
-        // The mount may still be there for a moment.
+        // The mount may still exist for a moment.
         let (errno, io) = fixture.query(&there, 1);
         assert_eq!((errno, io.state, io.handle_kind), (0, ioctl::ABSENT, 0));
         assert_eq!(fixture.upload(&there, 1).0, libc::EIO);
@@ -204,7 +204,7 @@ fn stopped_while_the_driver_starts_it_keeps_nobody_waiting() {
     });
 }
 
-/// An illegal address and its like: whatever is called afterwards fails the same way.
+/// An illegal address or a similar error: every later call fails the same way.
 #[test]
 fn a_ruined_context_is_replaced_once_nothing_in_it_is_leased() {
     with_double!(["STFS_CUDA_DOUBLE_RUIN" => "cuMemAlloc_v2:4:700"], {
@@ -222,7 +222,7 @@ fn a_ruined_context_is_replaced_once_nothing_in_it_is_leased() {
         assert_eq!(fixture.upload(&all[3], 4).0, libc::EREMOTEIO);
         assert_eq!(fixture.query(&all[2], 3).1.state, ioctl::RESIDENT);
         fixture.gpu.released(3);
-        // Nothing lives in it any more.
+        // The old context is empty now.
         for target in &all {
             let (errno, io) = fixture.upload(target, target.key.ino);
             assert_eq!((errno, io.state), (0, ioctl::RESIDENT));

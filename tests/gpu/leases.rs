@@ -74,7 +74,7 @@ fn evict_frees_now_unless_others_hold_a_lease() {
         assert_eq!(fixture.release(&target, 2, 0).0, 0);
         let (errno, io) = fixture.release(&target, 1, ioctl::EVICT);
         assert_eq!((errno, io.state), (0, ioctl::ABSENT));
-        // By the time of the answer it is free.
+        // It is free by the time of the answer.
         assert_eq!(outstanding(&ledger()).get("device"), None);
         assert_eq!(fixture.query(&target, 1).1.state, ioctl::ABSENT);
         assert_eq!(fixture.release(&target, 1, ioctl::EVICT).0, libc::ENOENT);
@@ -115,7 +115,7 @@ fn auto_free_memory_goes_two_seconds_after_the_last_lease() {
         fixture.gpu.released(2);
         fixture.gpu.released(3);
         std::thread::sleep(Duration::from_millis(1500));
-        // Back in time: the two seconds begin anew.
+        // A lease before the two seconds are over: they start again.
         assert_eq!(
             fixture
                 .upload_with(with_flags(ioctl::AUTO_FREE), &auto, 4)
@@ -132,7 +132,7 @@ fn auto_free_memory_goes_two_seconds_after_the_last_lease() {
     });
 }
 
-/// Waits until it is not there any more, at most so long.
+/// Waits until it is absent, at most that long.
 fn wait_for_absence(fixture: &Fixture, target: &stfs::gpu::Target, most: Duration) {
     let start = Instant::now();
     while fixture.query(target, 99).1.state != ioctl::ABSENT {
@@ -172,7 +172,7 @@ fn auto_free_memory_that_only_directories_asked_for_goes_two_seconds_after_the_l
         let (errno, io) = fixture.call(ioctl::UPLOAD, auto, &target, directory());
         assert_eq!((errno, io.flags, io.leases), (0, ioctl::AUTO_FREE, 0));
         std::thread::sleep(Duration::from_millis(1500));
-        // Asked for again: the two seconds begin anew. They do after a lease, too.
+        // Another request: the two seconds start again, as they do after a lease.
         fixture.call(ioctl::UPLOAD, auto, &target, directory());
         fixture.upload_with(auto, &target, 1);
         fixture.gpu.released(1);
@@ -258,7 +258,7 @@ fn the_limit_evicts_what_was_used_longest_ago() {
         for (i, target) in all[..3].iter().enumerate() {
             assert_eq!(fixture.upload(target, i as u64 + 1).0, 0);
         }
-        // All three leased: no room.
+        // All three are leased, so there is no room.
         let (errno, io) = fixture.upload(&all[3], 9);
         assert_eq!(
             (errno, io.state, io.leases),
@@ -275,7 +275,7 @@ fn the_limit_evicts_what_was_used_longest_ago() {
             fixture.listed(),
             ["tensors/t1/raw", "tensors/t3/raw", "tensors/t4/raw"]
         );
-        // Looking is not using.
+        // QUERY does not count as use.
         fixture.query(&all[2], 8);
         assert_eq!(fixture.upload(&all[4], 5).0, 0);
         assert_eq!(

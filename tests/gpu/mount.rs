@@ -84,7 +84,7 @@ fn a_directory_stands_for_its_raw_and_tensors_for_the_model() {
         let meta: serde_json::Value = serde_json::from_str(&meta).unwrap();
         let io = query(&File::open(&raw).unwrap());
         let found = io.alloc_id == all.alloc_id;
-        // A tied head is the embedding, under another name: the same memory.
+        // A tied head is the embedding under another name, and shares its memory.
         let kind = meta["origin"]["kind"].as_str().unwrap();
         assert_eq!(
             found,
@@ -150,7 +150,7 @@ fn thirty_two_open_files_make_one_upload() {
     assert_eq!(outstanding(&mount.ledger())["device"], 1);
 }
 
-/// A process that uploads and waits, to be killed: not a test of its own.
+/// The body of a process that uploads and waits to be killed, not a test.
 #[test]
 fn victim() {
     let Some(path) = std::env::var_os("STFS_GPU_VICTIM") else {
@@ -273,7 +273,7 @@ fn errno_through_the_kernel() {
     };
     assert_eq!(ask(ioctl::upload, &small, same).0, libc::ESTALE);
     assert_eq!(ask(ioctl::upload, &small, request()).0, libc::EIO);
-    // The first shard is as it was.
+    // The first shard has not changed.
     assert_eq!(upload(&file).unwrap().state, ioctl::RESIDENT);
 }
 
@@ -365,7 +365,7 @@ fn unmounted_during_an_upload() {
     assert_eq!((errno, io.state), (0, ioctl::LOADING));
     drop(file);
     let start = Instant::now();
-    // Nothing that the daemon held outlives it, and what it could give back it did.
+    // The daemon gave back everything it could before it ended.
     assert!(mount.end().is_empty());
     assert!(start.elapsed() < Duration::from_secs(5));
 }

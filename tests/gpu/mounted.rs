@@ -70,7 +70,7 @@ impl Mounted {
             .stderr(File::create(scratch.path().join("log")).unwrap())
             .spawn()
             .unwrap();
-        // It says one line once it answers.
+        // It prints one line once the mount answers.
         let mut line = String::new();
         BufReader::new(daemon.stdout.take().unwrap())
             .read_line(&mut line)
@@ -190,7 +190,7 @@ fn write_model(dir: &Path) {
     std::fs::write(dir.join("config.json"), config).unwrap();
 }
 
-/// Asks for an upload until it is there.
+/// Repeats UPLOAD until the tensor is resident.
 pub fn upload(file: &File) -> std::io::Result<GpuIo> {
     loop {
         let mut io = request();

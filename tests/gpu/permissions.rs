@@ -90,7 +90,7 @@ fn the_handle_of_a_whole_model_is_for_those_who_may_read_all_of_it() {
         assert_eq!(io.alloc_id, all.alloc_id);
         let (errno, io) = fixture.call(ioctl::QUERY, request(), &open, by(NOBODY, Some(6)));
         assert_eq!((errno, io.state, io.handle), (0, ioctl::ABSENT, [0; 64]));
-        // It gets a copy of its own.
+        // It gets a separate copy.
         let (errno, io) = fixture.call(ioctl::UPLOAD, request(), &open, by(NOBODY, Some(6)));
         assert_eq!((errno, io.state), (0, ioctl::RESIDENT));
         assert!(io.alloc_id != all.alloc_id && io.handle != all.handle);

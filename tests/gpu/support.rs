@@ -35,7 +35,7 @@ pub fn double() -> &'static Path {
             .arg("--target-dir")
             .arg(target)
             .current_dir(env!("CARGO_MANIFEST_DIR"))
-            // Of the cargo that runs the tests: they would make it build everything anew.
+            // Variables of the cargo that runs the tests, which would make this one rebuild everything.
             .env_remove("RUSTFLAGS")
             .env_remove("CARGO_ENCODED_RUSTFLAGS")
             .status()
@@ -46,14 +46,14 @@ pub fn double() -> &'static Path {
         let made = dir.join(format!("libcuda.so.{}", std::process::id()));
         let _ = std::fs::remove_file(&made);
         std::os::unix::fs::symlink(target.join("debug/libstfs_cuda_double.so"), &made).unwrap();
-        // In one step: other test processes do the same.
+        // Atomically, because other test processes do the same.
         std::fs::rename(&made, dir.join("libcuda.so")).unwrap();
         dir
     })
 }
 
-/// Runs the body of the test it stands in, in a process of its own with the double for a driver and
-/// with these environment variables; fails if that does.
+/// Runs the body of the calling test in a process of its own, with the double for a driver and with
+/// these environment variables; fails if that process does.
 macro_rules! with_double {
     ([$($name:expr => $value:expr),* $(,)?], $body:block) => {{
         fn here() {}
@@ -139,7 +139,7 @@ pub fn finish(mut command: Command) -> (bool, String) {
     }
 }
 
-/// What the double has handed out and not got back, by kind.
+/// What the double has handed out and not yet got back, by kind.
 pub fn outstanding(ledger: &Path) -> HashMap<String, i64> {
     let mut counts = HashMap::new();
     for line in std::fs::read_to_string(ledger).unwrap_or_default().lines() {
@@ -324,7 +324,7 @@ impl Fixture {
     }
 }
 
-/// A request that waits as long as may be.
+/// A request that waits as long as the ABI allows.
 pub fn request() -> GpuIo {
     GpuIo {
         device: -1,

@@ -9,8 +9,8 @@ use log::Level;
 /// How long a message is counted before the count is written.
 const INTERVAL: Duration = Duration::from_secs(60);
 
-/// Messages counted at a time. If more than these alternate, the one that came first is reported and
-/// forgotten, so that memory and the search through them stay small.
+/// Messages counted at a time. If more alternate, the oldest is reported and forgotten, which bounds the
+/// memory and the search.
 const TRACKED: usize = 64;
 
 /// A line for the log.

@@ -50,7 +50,7 @@ pub(super) fn print(
 impl Module {
     fn insert(&mut self, name: &str, id: TensorId) {
         let mut at = self;
-        // Deeper ones end in a component with dots: recursion must not go as deep as a name can.
+        // Deeper names end in one component with dots: a hostile name must not set the recursion depth.
         for component in name.splitn(MAX_DEPTH, '.') {
             let next = at.children.len();
             let i = *at.place.entry(component.to_string()).or_insert(next);
@@ -127,7 +127,7 @@ impl Module {
             } else {
                 ("├─ ", "│  ")
             };
-            // A chain of modules with one entry each is one line, as the names have it.
+            // A chain of modules with one entry each becomes one line, with their dotted name.
             let (label, module) = module.only_path(label.clone());
             let what = match module.tensor {
                 Some(id) if module.children.is_empty() => {

@@ -1,4 +1,4 @@
-//! The heat map in characters: two pixels a character where there are colors, else one shade.
+//! The heat map in characters: two pixels per character with colors, one shade without.
 
 use super::super::terminal::{Colors, Painter, Screen};
 use crate::preview::color::{self, Rgb};
@@ -6,17 +6,17 @@ use crate::preview::{Grid, Picture, caption};
 
 /// The widest a picture gets, in columns.
 const WIDEST: usize = 160;
-/// On a low terminal the picture is this high all the same, and scrolls.
+/// On a terminal with fewer lines the picture still has this many, and scrolls.
 const FEWEST_LINES: usize = 16;
 /// A cell of a small tensor is at most this large, in pixels.
 const LARGEST_CELL: usize = 4;
 /// A vector is this thick, in pixels.
 const THINNEST: usize = 4;
-/// Shades from the scale's low end to its high end, for where there are no colors.
+/// Shades from the scale's low end to its high end, for terminals without colors.
 const SHADES: [&str; 5] = [" ", "░", "▒", "▓", "█"];
 
-/// Columns and lines for the heat map, beside which `rest` lines are needed. A line is two pixels
-/// high, so that a square is as wide as it is high.
+/// Columns and lines for the heat map, with `rest` lines left for everything else. A line is two
+/// pixels high, so that a square is as wide as it is high.
 pub fn room(screen: Screen, rest: usize) -> (usize, usize) {
     let cols = screen.width.min(WIDEST);
     let lines = screen.height.saturating_sub(rest).max(FEWEST_LINES);

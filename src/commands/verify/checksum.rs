@@ -37,12 +37,12 @@ pub(super) fn write(model: &Model, path: &Path) -> Result<()> {
                 .map_err(std::io::Error::from)
                 .with_context(doing)
         }
-        // Not every file system has files without names.
+        // Not every file system supports unnamed files.
         None => fs::write(path, text).with_context(doing),
     }
 }
 
-/// A file in the directory of `path` that has no name yet, if the file system has such.
+/// An unnamed file in the directory of `path`, if the file system supports that.
 fn unnamed_beside(path: &Path) -> Option<File> {
     let dir = match path.parent() {
         Some(dir) if !dir.as_os_str().is_empty() => dir,
@@ -53,11 +53,11 @@ fn unnamed_beside(path: &Path) -> Option<File> {
     rustix::fs::open(dir, flags, mode).ok().map(File::from)
 }
 
-/// Refuses what is there and is no regular file: to read a pipe or a terminal would wait forever.
+/// Refuses anything that exists and is not a regular file: reading a pipe or a terminal could wait forever.
 pub(super) fn check_place(path: &Path) -> Result<()> {
     match fs::metadata(path) {
         Ok(found) if !found.is_file() => anyhow::bail!(
-            "--checksum {}: is not a regular file; name a file to compare with, or one to be written that is not there yet",
+            "--checksum {}: is not a regular file; name a checksum file to compare with, or a new one to write",
             path.display()
         ),
         _ => Ok(()),
@@ -75,7 +75,7 @@ pub(super) fn compare(model: &Model, path: &Path) -> Result<Vec<Problem>> {
             Some((hash, path)) => {
                 expected.insert(path, hash);
             }
-            // What sha256sum passes over.
+            // sha256sum ignores these lines.
             None if line.is_empty() || line.starts_with(b"#") => {}
             None => problems.push(Problem::of_file(
                 &file,
@@ -107,7 +107,7 @@ pub(super) fn compare(model: &Model, path: &Path) -> Result<Vec<Problem>> {
         }
     }
     for path in expected.into_keys() {
-        let problem = format!("{path} is listed, and the model has no such tensor");
+        let problem = format!("{path} is listed, but the model has no such tensor");
         problems.push(Problem::of_file(&file, problem));
     }
     Ok(problems)

@@ -1,5 +1,5 @@
-//! What a device needs to be copied to: its context, a stream, the staging buffers, and the thread
-//! that waits for copies to be over.
+//! What copies to a device need: its context, a stream, the staging buffers, and the thread that waits
+//! for copies to be over.
 
 use std::sync::Arc;
 use std::sync::mpsc::{Sender, channel};
@@ -33,7 +33,7 @@ pub struct Session {
     /// A call failed. Nothing is started until all copies under way are over, and then only in a new
     /// session.
     pub broken: bool,
-    /// All of it lives in this.
+    /// The context that all of this belongs to.
     pub context: Arc<Context>,
 }
 

@@ -21,7 +21,7 @@ pub fn ruins_context(_code: u32) -> bool {
 /// A GPU.
 #[derive(Debug, Clone)]
 pub struct Device {
-    /// The driver's number of it, from 0.
+    /// Its number in the driver, from 0.
     pub ordinal: i32,
     /// The uuid.
     pub uuid: [u8; 16],

@@ -109,7 +109,7 @@ fn warn(outcome: CudaResult<()>) {
 /// A GPU, as the driver describes it without a context.
 #[derive(Debug, Clone)]
 pub struct Device {
-    /// The driver's number of it, from 0.
+    /// Its number in the driver, from 0.
     pub ordinal: i32,
     /// The driver's own handle.
     raw: sys::CUdevice,
@@ -198,7 +198,7 @@ fn uuid(raw: sys::CUdevice) -> [u8; 16] {
     uuid.bytes.map(|b| b as u8)
 }
 
-/// IPC needs unified addressing, and does not work across MIG instances, which the driver names.
+/// IPC needs unified addressing, and does not work across MIG instances, which have `MIG` in their name.
 fn can_export(raw: sys::CUdevice, name: &str) -> bool {
     let attribute = sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_UNIFIED_ADDRESSING;
     // SAFETY: `raw` is a device of this driver.
