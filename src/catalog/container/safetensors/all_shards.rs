@@ -1,4 +1,4 @@
-//! Safetensors files without an index: all of them count.
+//! Safetensors files without an index: all of them are read.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use crate::catalog::container::{Claim, Parts, numbered};
 use crate::catalog::{Findings, Problem, Store};
 use crate::error::Result;
 
-/// Safetensors files, all of which count.
+/// Safetensors files, all of which are read.
 pub(super) struct Shards {
     pub store: Arc<dyn Store>,
     /// Their names, in natural order.
@@ -27,7 +27,7 @@ impl Claim for Shards {
                 ..Parts::new(&self.store, NAME)
             },
             index: None,
-            // A model that lacks its only shard has nothing to serve.
+            // If the only shard is missing, there is nothing to serve.
             leave_out: findings.allow_missing() && self.names.len() > 1,
         };
         let mut twice = Twice::default();
@@ -51,8 +51,8 @@ impl Claim for Shards {
     }
 }
 
-/// Which file holds a name first, to report names that two files hold. (Opening refuses those of any
-/// container, once all tensors are together.)
+/// The first file that holds each name, to report names that two files hold. (Opening refuses such
+/// names for every container, once all tensors are known.)
 #[derive(Default)]
 struct Twice<'a>(HashMap<Arc<str>, &'a str>);
 
@@ -75,7 +75,7 @@ impl<'a> Twice<'a> {
     }
 }
 
-/// Shards that are missing by the names of the others.
+/// Finds the shards that are missing according to the names of the others.
 fn find_missing(names: &[String], parts: &mut Parts, findings: &mut Findings) {
     let missing = numbered::missing(names, END);
     for name in &missing {
