@@ -200,7 +200,7 @@ fn in_order(parts: &mut Parts) -> Result<Tensors> {
             return Err(Error::invalid(
                 parts.store.location(),
                 format!(
-                    "tensor '{name}' is in two files, {a} and {b}, and no index says which counts; remove one, or mount one file by its path"
+                    "tensor '{name}' is in two files, {a} and {b}, and no index decides between them; remove one, or mount one file by its path"
                 ),
             ));
         }

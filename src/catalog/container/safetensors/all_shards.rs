@@ -66,7 +66,7 @@ impl<'a> Twice<'a> {
         for tensor in held {
             if let Some(first) = self.0.get(tensor) {
                 let problem =
-                    format!("is also in {first}, and no index says which counts; remove one");
+                    format!("is also in {first}, and no index decides between them; remove one");
                 findings.flaw(Problem::of_tensor(file, tensor, problem));
             } else {
                 self.0.insert(tensor.clone(), file);
@@ -79,7 +79,7 @@ impl<'a> Twice<'a> {
 fn find_missing(names: &[String], parts: &mut Parts, findings: &mut Findings) {
     let missing = numbered::missing(names, END);
     for name in &missing {
-        let problem = "is missing: the names of the other shards count it, and no index says what it holds; download it again";
+        let problem = "is missing: the names of the other shards imply it, and no index lists what it holds; download it again";
         findings.flaw(Problem::of_file(name, problem));
     }
     let Some(first) = missing.first() else {
@@ -91,6 +91,6 @@ fn find_missing(names: &[String], parts: &mut Parts, findings: &mut Findings) {
         n => format!(" and {} more", n - 1),
     };
     parts.notes.push(format!(
-        "{first}{more} missing: the names of the shards count more than are there, and no index says what they hold; what is there is served"
+        "{first}{more} missing: the names of the shards imply more than there are, and no index lists what the others hold; the rest is served"
     ));
 }

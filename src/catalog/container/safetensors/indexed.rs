@@ -159,7 +159,7 @@ impl<'a> Walk<'a> {
             return Ok(());
         };
         let problem = format!(
-            "is not in this file, though {index} says so; the index and the shards are of different versions"
+            "is not in this file, although {index} lists it here; the index and the shards are of different versions"
         );
         let problem = Problem::of_tensor(name, tensor, problem);
         let at = self.reader.parts.store.location().join(name);
@@ -197,7 +197,7 @@ impl<'a> Walk<'a> {
                 }
                 Err(_) => {
                     let problem = format!(
-                        "is in {}, and the index does not say which counts: it is left out",
+                        "is in {}, and the index does not decide between them: it is left out",
                         files.join(" and ")
                     );
                     findings.flaw(Problem::of_tensor(index, &name, problem));
@@ -215,7 +215,7 @@ fn not_held(shard: &Location, tensor: &str, index: &str) -> Error {
     Error::invalid(
         shard,
         format!(
-            "does not hold tensor '{tensor}', which {index} says is in it; the index and the shards are of different versions, or the file is cut short (--allow-missing serves the rest)"
+            "does not hold tensor '{tensor}', although {index} lists it there; the index and the shards are of different versions, or the file is cut short (--allow-missing serves the rest)"
         ),
     )
 }

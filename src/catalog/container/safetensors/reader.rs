@@ -73,9 +73,9 @@ fn missing_shard(store: &dyn Store, name: &str, index: &str) -> Error {
     let why = if store.exists(&format!("{name}.incomplete")) {
         "only its .incomplete download is there; let the download finish"
     } else if store.unfinished().is_some() {
-        "the download is unfinished; let it finish ('hf download' resumes it), or mount what is there with --allow-missing"
+        "the download is unfinished; let it finish ('hf download' resumes it), or mount the rest with --allow-missing"
     } else {
-        "download it again, or mount what is there with --allow-missing"
+        "download it again, or mount the rest with --allow-missing"
     };
     Error::invalid(
         store.location().join(name),

@@ -78,7 +78,7 @@ impl LocalFile {
                 false => format!("had {} bytes, has {}", was.len, now.len),
             };
             log::warn!(
-                "{}: changed under the mount: {how}; what it holds now is served; mount again to see it whole",
+                "{}: changed under the mount: {how}; its current contents are served; mount again to see it whole",
                 self.location,
             );
         }

@@ -35,7 +35,7 @@ pub(super) fn not_opened(path: &Path, what: String, error: io::Error) -> Error {
         Some(target) => Error::invalid(
             path,
             format!(
-                "is a link to {}, and that is missing ({error}): the download is unfinished, or what was downloaded has been removed; 'hf download' fetches it",
+                "is a link to {}, which is missing ({error}): the download is unfinished, or what was downloaded has been removed; 'hf download' fetches it",
                 target.display()
             ),
         ),
