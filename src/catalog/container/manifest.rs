@@ -19,15 +19,15 @@ use entry::Entries;
 /// A `.bin` and its JSON manifest.
 pub(super) struct BinAndManifest;
 
-/// A manifest that was claimed.
+/// A claimed manifest.
 struct Manifest {
     store: Arc<dyn Store>,
     /// File name of the manifest.
     json: String,
-    /// File name of what has the bytes.
+    /// File name of the `.bin` that holds the bytes.
     bin: String,
-    /// Its contents, or why they cannot be read: then it may not be a manifest at all, but it is in
-    /// the place of one.
+    /// The manifest's contents, or why they cannot be read. In that case it may not be a manifest
+    /// at all, but it is where one should be.
     contents: Result<Map<String, Value>>,
 }
 
@@ -110,8 +110,8 @@ fn claim_bin(store: &Arc<dyn Store>, json: &str, bin: &str) -> Result<Answer> {
 }
 
 impl Manifest {
-    /// Parses `json`; `None` if it is JSON and not a manifest, which is an object whose `tensors` is
-    /// an object.
+    /// Parses `json`; `None` if it is JSON but not a manifest (an object whose `tensors` is an
+    /// object).
     fn parse(store: &Arc<dyn Store>, json: &str, bin: &str) -> Option<Manifest> {
         let contents = store.read_small(json, MAX_INDEX).and_then(|bytes| {
             serde_json::from_slice(&bytes)
@@ -177,8 +177,8 @@ impl Claim for Manifest {
     }
 }
 
-/// Reads the entries. With `allow_missing` the `.bin` may lack its end: what does not lie wholly in it
-/// is set aside, and noted.
+/// Reads the entries. With `allow_missing` the end of the `.bin` may be missing: tensors that are
+/// not completely in it are left out, and noted.
 fn read_entries(
     parts: &mut Parts,
     entries: &Entries,
@@ -203,7 +203,8 @@ fn read_entries(
         if parts.absent.is_empty()
             && let Err(better) = impostor::check(bin, Some(&BinAndManifest))
         {
-            // That the file is something else is enough; its tensors are not reported as well.
+            // One report that the file is something else is enough; its tensors are not reported as
+            // well.
             return findings.file(bin.name(), better);
         }
         if !findings.allow_missing() {
@@ -221,7 +222,7 @@ fn read_entries(
     Ok(())
 }
 
-/// Whether the tensor lies inside the `.bin`; if not, where it ends, and what is wrong.
+/// Checks that the tensor lies inside the `.bin`. If not, returns where it ends and what is wrong.
 fn check_end(row: &Row, bin: &dyn Object) -> std::result::Result<(), (u64, String)> {
     let RowBytes::Extent { offset, .. } = row.bytes else {
         return Ok(());

@@ -18,9 +18,9 @@ pub use shard::METADATA;
 
 /// The format's name in `model.json`.
 const NAME: &str = "safetensors";
-/// How the names of the files end.
+/// The ending of the files' names.
 const END: &str = ".safetensors";
-/// How the names of their indexes end.
+/// The ending of their indexes' names.
 const INDEX_END: &str = ".safetensors.index.json";
 
 /// `model.safetensors`, or any safetensors file by its own path.
@@ -29,7 +29,7 @@ pub(super) struct SingleFile;
 /// Shards, and an index that decides which of them a tensor comes from.
 pub(super) struct Indexed;
 
-/// Whatever safetensors files there are.
+/// All safetensors files in the directory.
 pub(super) struct AllShards;
 
 /// A claim on files without an index.
