@@ -38,32 +38,32 @@ pub enum Dtype {
 
 /// One row per dtype: the type, its safetensors name, bits per element, NumPy's `descr`
 /// (little-endian) if NumPy itself has the type, and whether binary32 holds all of its values.
-struct Facts(Dtype, &'static str, u32, Option<&'static str>, bool);
+struct Entry(Dtype, &'static str, u32, Option<&'static str>, bool);
 
 #[rustfmt::skip]
-const TABLE: [Facts; 22] = [
-    Facts(Dtype::Bool,        "BOOL",         8, Some("|b1"), true),
-    Facts(Dtype::F4,          "F4",           4, None,        true),
-    Facts(Dtype::F6_E2M3,     "F6_E2M3",      6, None,        true),
-    Facts(Dtype::F6_E3M2,     "F6_E3M2",      6, None,        true),
-    Facts(Dtype::U8,          "U8",           8, Some("|u1"), true),
-    Facts(Dtype::I8,          "I8",           8, Some("|i1"), true),
-    Facts(Dtype::F8_E5M2,     "F8_E5M2",      8, None,        true),
-    Facts(Dtype::F8_E4M3,     "F8_E4M3",      8, None,        true),
-    Facts(Dtype::F8_E8M0,     "F8_E8M0",      8, None,        true),
-    Facts(Dtype::F8_E4M3FNUZ, "F8_E4M3FNUZ",  8, None,        true),
-    Facts(Dtype::F8_E5M2FNUZ, "F8_E5M2FNUZ",  8, None,        true),
-    Facts(Dtype::I16,         "I16",         16, Some("<i2"), true),
-    Facts(Dtype::U16,         "U16",         16, Some("<u2"), true),
-    Facts(Dtype::F16,         "F16",         16, Some("<f2"), true),
-    Facts(Dtype::BF16,        "BF16",        16, None,        true),
-    Facts(Dtype::I32,         "I32",         32, Some("<i4"), false),
-    Facts(Dtype::U32,         "U32",         32, Some("<u4"), false),
-    Facts(Dtype::F32,         "F32",         32, Some("<f4"), true),
-    Facts(Dtype::C64,         "C64",         64, Some("<c8"), false),
-    Facts(Dtype::F64,         "F64",         64, Some("<f8"), false),
-    Facts(Dtype::I64,         "I64",         64, Some("<i8"), false),
-    Facts(Dtype::U64,         "U64",         64, Some("<u8"), false),
+const TABLE: [Entry; 22] = [
+    Entry(Dtype::Bool,        "BOOL",         8, Some("|b1"), true),
+    Entry(Dtype::F4,          "F4",           4, None,        true),
+    Entry(Dtype::F6_E2M3,     "F6_E2M3",      6, None,        true),
+    Entry(Dtype::F6_E3M2,     "F6_E3M2",      6, None,        true),
+    Entry(Dtype::U8,          "U8",           8, Some("|u1"), true),
+    Entry(Dtype::I8,          "I8",           8, Some("|i1"), true),
+    Entry(Dtype::F8_E5M2,     "F8_E5M2",      8, None,        true),
+    Entry(Dtype::F8_E4M3,     "F8_E4M3",      8, None,        true),
+    Entry(Dtype::F8_E8M0,     "F8_E8M0",      8, None,        true),
+    Entry(Dtype::F8_E4M3FNUZ, "F8_E4M3FNUZ",  8, None,        true),
+    Entry(Dtype::F8_E5M2FNUZ, "F8_E5M2FNUZ",  8, None,        true),
+    Entry(Dtype::I16,         "I16",         16, Some("<i2"), true),
+    Entry(Dtype::U16,         "U16",         16, Some("<u2"), true),
+    Entry(Dtype::F16,         "F16",         16, Some("<f2"), true),
+    Entry(Dtype::BF16,        "BF16",        16, None,        true),
+    Entry(Dtype::I32,         "I32",         32, Some("<i4"), false),
+    Entry(Dtype::U32,         "U32",         32, Some("<u4"), false),
+    Entry(Dtype::F32,         "F32",         32, Some("<f4"), true),
+    Entry(Dtype::C64,         "C64",         64, Some("<c8"), false),
+    Entry(Dtype::F64,         "F64",         64, Some("<f8"), false),
+    Entry(Dtype::I64,         "I64",         64, Some("<i8"), false),
+    Entry(Dtype::U64,         "U64",         64, Some("<u8"), false),
 ];
 
 impl Dtype {
@@ -72,13 +72,13 @@ impl Dtype {
         TABLE.iter().map(|f| f.0)
     }
 
-    fn facts(self) -> &'static Facts {
+    fn entry(self) -> &'static Entry {
         &TABLE[self as usize - 1]
     }
 
     /// The safetensors name, such as `BF16`.
     pub fn name(self) -> &'static str {
-        self.facts().1
+        self.entry().1
     }
 
     /// The dtype with that safetensors name.
@@ -88,17 +88,17 @@ impl Dtype {
 
     /// Bits per element: 4 to 64.
     pub fn bits(self) -> u32 {
-        self.facts().2
+        self.entry().2
     }
 
     /// NumPy's `descr` for the stored bytes, such as `<f2`, if NumPy itself has the type.
     pub fn npy_descr(self) -> Option<&'static str> {
-        self.facts().3
+        self.entry().3
     }
 
     /// Whether binary32 holds every value of this type, so that no `f32` is ever rounded.
     pub fn exact_in_f32(self) -> bool {
-        self.facts().4
+        self.entry().4
     }
 
     /// Whether the type has real values, and therefore an `f32` (all but C64).
@@ -319,12 +319,12 @@ mod tests {
 
     #[test]
     fn table_is_in_abi_order_and_agrees_with_safetensors() {
-        for (i, facts) in TABLE.iter().enumerate() {
-            assert_eq!(facts.0 as usize, i + 1);
+        for (i, entry) in TABLE.iter().enumerate() {
+            assert_eq!(entry.0 as usize, i + 1);
             let theirs: safetensors::Dtype =
-                serde_json::from_str(&format!("\"{}\"", facts.1)).unwrap();
-            assert_eq!(theirs.bitsize() as u32, facts.2, "{}", facts.1);
-            assert_eq!(Dtype::from_name(facts.1), Some(facts.0));
+                serde_json::from_str(&format!("\"{}\"", entry.1)).unwrap();
+            assert_eq!(theirs.bitsize() as u32, entry.2, "{}", entry.1);
+            assert_eq!(Dtype::from_name(entry.1), Some(entry.0));
         }
     }
 

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use crate::dtype::Dtype;
 use crate::model::{Expr, Model, TensorId};
+use crate::names::module;
 use crate::quant::{self, Target};
 use crate::view::SharedView;
 
@@ -186,11 +187,6 @@ fn quantized_modules(model: &Model) -> (HashSet<&str>, HashSet<&str>) {
         }));
     }
     (decoded, damaged)
-}
-
-/// The module that a tensor belongs to: its name without the last component.
-fn module(name: &str) -> &str {
-    name.rsplit_once('.').map_or("", |(module, _)| module)
 }
 
 /// Whether a stored tensor is in a float model (`None`: it is not), and as values or as stored.

@@ -13,6 +13,11 @@ const MAX: usize = 240;
 /// How many bytes of a longer name are kept before `~` and 16 hex digits.
 const KEPT: usize = 200;
 
+/// The module that a tensor belongs to: its name without the last component; empty if it has one.
+pub fn module(name: &str) -> &str {
+    name.rsplit_once('.').map_or("", |(module, _)| module)
+}
+
 /// The file name of a tensor: `/` → `%2F`, `%` → `%25`, NUL → `%00`, a whole name `.` → `%2E`, `..`
 /// → `%2E%2E`, the empty name → `%`. A result over 240 bytes is [`cut`]. Two tensors of a model may
 /// thus get the same file name; `Model::file_name` resolves that.

@@ -51,16 +51,16 @@ pub(super) trait Container: Sync {
     ///
     /// # Errors
     /// The file belongs to this container but cannot be used.
-    fn claim_file(&self, store: &Arc<dyn Store>, name: &str) -> Result<Answer> {
+    fn claim_file(&self, store: &Arc<dyn Store>, name: &str) -> Result<Verdict> {
         let _ = (store, name);
-        Ok(Answer::No)
+        Ok(Verdict::No)
     }
 
     /// Whether a directory holds a model of this container.
     ///
     /// # Errors
     /// It holds several such models, and nothing decides which one is meant.
-    fn claim_listing(&self, listing: &Listing) -> Result<Answer>;
+    fn claim_listing(&self, listing: &Listing) -> Result<Verdict>;
 
     /// Whether a file of that name holds weights in this format, or lists files that do.
     fn is_named_so(&self, name: &str) -> bool {
@@ -75,8 +75,8 @@ pub(super) trait Container: Sync {
     }
 }
 
-/// A container's answer about a file or a listing.
-pub(super) enum Answer {
+/// A container's verdict on a file or a listing.
+pub(super) enum Verdict {
     /// It belongs to this container.
     Yes(Box<dyn Claim>),
     /// It does not.
@@ -193,15 +193,15 @@ pub(super) fn claim(source: &Source) -> Result<Box<dyn Claim>> {
 
 /// The first claim. If there is none, `refuse` makes the error, given the first "almost".
 fn first(
-    ask: impl Fn(&dyn Container) -> Result<Answer>,
+    ask: impl Fn(&dyn Container) -> Result<Verdict>,
     refuse: impl FnOnce(Option<Error>) -> Error,
 ) -> Result<Box<dyn Claim>> {
     let mut almost = None;
     for container in CONTAINERS {
         match ask(*container)? {
-            Answer::Yes(claim) => return Ok(claim),
-            Answer::No => {}
-            Answer::Almost(error) => almost = almost.or(Some(error)),
+            Verdict::Yes(claim) => return Ok(claim),
+            Verdict::No => {}
+            Verdict::Almost(error) => almost = almost.or(Some(error)),
         }
     }
     Err(refuse(almost))

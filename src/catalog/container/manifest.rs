@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value};
 
-use super::{Answer, Claim, Container, Listing, Parts, impostor, not_json};
+use super::{Claim, Container, Listing, Parts, Verdict, impostor, not_json};
 use crate::catalog::row::{Row, RowBytes};
 use crate::catalog::store::MAX_INDEX;
 use crate::catalog::{Findings, Object, Store};
@@ -44,17 +44,17 @@ impl Container for BinAndManifest {
         &["manifest .json", ".bin"]
     }
 
-    fn claim_file(&self, store: &Arc<dyn Store>, name: &str) -> Result<Answer> {
+    fn claim_file(&self, store: &Arc<dyn Store>, name: &str) -> Result<Verdict> {
         if let Some(stem) = name.strip_suffix(".json") {
             return claim_json(store, name, &format!("{stem}.bin"));
         }
         match name.strip_suffix(".bin") {
             Some(stem) => claim_bin(store, &format!("{stem}.json"), name),
-            None => Ok(Answer::No),
+            None => Ok(Verdict::No),
         }
     }
 
-    fn claim_listing(&self, listing: &Listing) -> Result<Answer> {
+    fn claim_listing(&self, listing: &Listing) -> Result<Verdict> {
         let mut found = Vec::new();
         for bin in listing.ending(".bin") {
             let json = format!("{}.json", bin.strip_suffix(".bin").unwrap_or(bin));
@@ -74,15 +74,15 @@ impl Container for BinAndManifest {
             let problem = format!("has several manifests: {list}; mount one by its path");
             return Err(Error::invalid(listing.store.location(), problem));
         }
-        Ok(found.pop().map_or(Answer::No, Manifest::claimed))
+        Ok(found.pop().map_or(Verdict::No, Manifest::claimed))
     }
 }
 
 /// A JSON file that should be a manifest.
-fn claim_json(store: &Arc<dyn Store>, json: &str, bin: &str) -> Result<Answer> {
+fn claim_json(store: &Arc<dyn Store>, json: &str, bin: &str) -> Result<Verdict> {
     let at = store.location().join(json);
     let Some(manifest) = Manifest::parse(store, json, bin) else {
-        return Ok(Answer::Almost(Error::invalid(
+        return Ok(Verdict::Almost(Error::invalid(
             at,
             "is neither a safetensors index (*.safetensors.index.json) nor a manifest (a JSON object with 'tensors')",
         )));
@@ -96,14 +96,14 @@ fn claim_json(store: &Arc<dyn Store>, json: &str, bin: &str) -> Result<Answer> {
 }
 
 /// A `.bin` file that should have a manifest beside it.
-fn claim_bin(store: &Arc<dyn Store>, json: &str, bin: &str) -> Result<Answer> {
+fn claim_bin(store: &Arc<dyn Store>, json: &str, bin: &str) -> Result<Verdict> {
     if store.exists(json)
         && let Some(manifest) = Manifest::parse(store, json, bin)
     {
         return Ok(manifest.claimed());
     }
     let json = store.location().join(json);
-    Ok(Answer::Almost(Error::invalid(
+    Ok(Verdict::Almost(Error::invalid(
         store.location().join(bin),
         format!("has no manifest: {json} is missing or has no 'tensors' object"),
     )))
@@ -133,8 +133,8 @@ impl Manifest {
         })
     }
 
-    fn claimed(self) -> Answer {
-        Answer::Yes(Box::new(self))
+    fn claimed(self) -> Verdict {
+        Verdict::Yes(Box::new(self))
     }
 }
 
