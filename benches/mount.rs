@@ -200,6 +200,24 @@ fn from_disk(dir: &Path) {
     });
 }
 
+/// What the daemon of a mount keeps in memory that is not a file's, in MiB.
+fn memory(mountpoint: &Path) -> f64 {
+    let out = Command::new(env!("CARGO_BIN_EXE_stfs"))
+        .args(["mounts", "--json"])
+        .output()
+        .expect("stfs runs");
+    let mounts: serde_json::Value = serde_json::from_slice(&out.stdout).expect("JSON");
+    let mut mounts = mounts.as_array().expect("an array").iter();
+    let mount = mounts.find(|m| m["mountpoint"] == path(mountpoint));
+    let pid = &mount.expect("the mount")["pid"];
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("a process");
+    let line = status.lines().find_map(|l| l.strip_prefix("RssAnon:"));
+    let kib = line
+        .and_then(|l| l.trim().strip_suffix(" kB"))
+        .expect("RssAnon");
+    kib.trim().parse::<f64>().expect("a number") / 1024.0
+}
+
 /// A mixture-of-experts model in FP8, with the names of one and hardly any data.
 fn many(dir: &Path) {
     let mut tensors = Vec::new();
@@ -220,6 +238,7 @@ fn many(dir: &Path) {
         (lines, start.elapsed().as_secs_f64())
     };
     let (mut mounting, mut first, mut again, mut found) = (vec![], vec![], vec![], 0);
+    let mut anonymous = vec![];
     for round in 0..3 {
         let (mount, seconds) = Mounted::new(dir, dir.join(format!("mnt{round}")));
         mounting.push(seconds);
@@ -227,6 +246,7 @@ fn many(dir: &Path) {
         first.push(count(&root).1);
         let (lines, seconds) = count(&root);
         again.push(seconds);
+        anonymous.push(memory(&mount.0));
         found = lines;
     }
     println!(
@@ -238,6 +258,10 @@ fn many(dir: &Path) {
         "find over its {found} paths: first {:.1} s, again {:.1} s",
         median(first),
         median(again)
+    );
+    println!(
+        "the daemon then has {:.0} MiB of its own",
+        median(anonymous)
     );
 }
 

@@ -81,7 +81,7 @@ pub struct Row {
     /// What the array is made of; `None` for a document.
     pub made_of: fn(&Model, TensorId, &Tensor<'_>) -> Option<Expr>,
     /// The bytes of the array alone, if that is not the whole file.
-    pub array: Option<fn(&Model, TensorId) -> Result<Option<SharedView>>>,
+    pub array: Option<ArrayBytes>,
     /// Its bytes; `None` for a tensor that does not have it.
     pub view: fn(&Arc<Model>, TensorId) -> Result<Option<SharedView>>,
 }
