@@ -50,6 +50,9 @@ pub struct Shown {
     pub shape: Box<[u64]>,
 }
 
+/// Gives the bytes of an array, if a tensor has it.
+pub type ArrayBytes = fn(&Model, TensorId) -> Result<Option<SharedView>>;
+
 /// One of a tensor's files.
 pub struct Row {
     /// Which one.
