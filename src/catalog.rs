@@ -1,5 +1,5 @@
-//! The catalog: which tensors a model directory stores, where, and of what dtype and shape. Made
-//! from headers and JSON files alone, and validated: every extent lies inside its file.
+//! The catalog: which tensors a model directory stores, where, and with what dtype and shape. It is
+//! built from headers and JSON files alone, and validated: every extent lies inside its file.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -44,7 +44,8 @@ pub struct Extent {
 /// What to tolerate when opening.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct OpenOptions {
-    /// Serve what is there of an incomplete download: shards missing or cut short.
+    /// Serve the part of an incomplete download that has arrived: shards may be missing or cut
+    /// short.
     pub allow_missing: bool,
 }
 
@@ -60,7 +61,7 @@ pub struct Catalog {
     pub files: Vec<Arc<dyn Object>>,
     /// The tensors, in natural order of their names.
     pub tensors: Tensors,
-    /// Names that an index promises but no file at hand holds (only with `allow_missing`).
+    /// Names that an index lists but no available file holds (only with `allow_missing`).
     pub absent: BTreeSet<Arc<str>>,
     /// `__metadata__` of the shards (the first that has a key wins), or a manifest's other keys.
     pub metadata: serde_json::Map<String, serde_json::Value>,
@@ -68,9 +69,9 @@ pub struct Catalog {
     pub configs: Configuration,
     /// Files of the directory that are weights, index or manifest: not shown under `files/`.
     pub weight_files: Vec<String>,
-    /// Opened as one shard by its own path: nothing may be inferred from what is not in it.
+    /// Opened as one shard by its own path: nothing may be inferred from tensors that it lacks.
     pub lone_file: bool,
-    /// Shards are known to be missing, and what they hold is not: no index lists it.
+    /// Shards are known to be missing, and no index lists what they hold.
     pub shards_missing: bool,
     /// Remarks for the log and `ls --why`: stale duplicates left out, shards missing.
     pub notes: Vec<String>,
@@ -85,7 +86,7 @@ impl Catalog {
         Catalog::read(&Source::find(model)?, options)
     }
 
-    /// Reads a model that a store has.
+    /// Reads a model from a store.
     ///
     /// # Errors
     /// As [`Catalog::open`].
@@ -95,7 +96,7 @@ impl Catalog {
         Catalog::assemble(&source.model, parts)
     }
 
-    /// Of rows that lie in one file, for tests.
+    /// A catalog of rows that lie in one file, for tests.
     #[cfg(test)]
     pub(crate) fn of_rows(
         source: &Source,
@@ -113,7 +114,7 @@ impl Catalog {
         self.tensors.find(name)
     }
 
-    /// Where the tensor of that index lies; `None` if it is not one run of one file.
+    /// Where the tensor of that index lies; `None` if it is not a contiguous range of one file.
     pub fn extent(&self, index: u32) -> Option<Extent> {
         let (file, offset) = self.place(index)?;
         Some(Extent {
@@ -152,8 +153,8 @@ impl Catalog {
         one.into_iter().chain(several.iter().copied())
     }
 
-    /// Sorts the tensors, refuses a name that two files hold and more bytes than can be added up,
-    /// and builds the name table.
+    /// Sorts the tensors and builds the name table. Refuses a name that two files hold, and a total
+    /// size that could overflow.
     fn assemble(model: &Location, mut parts: Parts) -> Result<Catalog> {
         check_total(model, &parts.tensors)?;
         let tensors = in_order(&mut parts)?;
@@ -173,7 +174,8 @@ impl Catalog {
         })
     }
 
-    /// Owner, permissions and mtime for what stands for the whole model: the strictest of its files.
+    /// Owner, permissions and mtime for files that represent the whole model: the strictest of its
+    /// files.
     pub fn stat(&self) -> Stat {
         Stat::strictest(self.files.iter().map(|f| *f.stat())).unwrap_or_else(|| self.dir_stat())
     }
@@ -198,7 +200,7 @@ fn in_order(parts: &mut Parts) -> Result<Tensors> {
             return Err(Error::invalid(
                 parts.store.location(),
                 format!(
-                    "tensor '{name}' is in two files, {a} and {b}, and no index says which counts; remove one, or mount one file by its path"
+                    "tensor '{name}' is in two files, {a} and {b}, and no index decides between them; remove one, or mount one file by its path"
                 ),
             ));
         }
@@ -211,7 +213,7 @@ fn in_order(parts: &mut Parts) -> Result<Tensors> {
 /// as F32 that are packed in two bits each, and with an export's header and alignment added.
 const MAX_TOTAL: u64 = 1 << 56;
 
-/// Refuses tensors of more bytes together than can be added up.
+/// Refuses tensors that have more than [`MAX_TOTAL`] bytes together.
 fn check_total(model: &Location, tensors: &[Row]) -> Result<()> {
     let total: u128 = tensors.iter().map(|t| u128::from(t.nbytes)).sum();
     if total <= MAX_TOTAL.into() {

@@ -1,7 +1,7 @@
-//! How far two tensors of the same shape lie apart, in one pass over both.
+//! How far apart two tensors of the same shape are, in one pass over both.
 //!
 //! Positions where both are NaN, or both the same infinity, are equal. Distances are over positions
-//! where both are finite; what else differs is counted. Cut up and merged as in
+//! where both are finite; other differences are only counted. Work is split and merged as in
 //! [`crate::statistics`], so the result is the same on any number of threads.
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,12 +12,12 @@ use crate::quant::simd::for_each_cpu;
 use crate::statistics::{Spans, Value, Values};
 use crate::view::View;
 
-/// How far b lies from a.
+/// How far b is from a.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Distance {
     /// Positions where both are finite.
     pub finite: u64,
-    /// Positions that differ and where not both are finite.
+    /// Positions that differ and where at least one value is not finite.
     pub odd: u64,
     /// The greatest |a - b|.
     max_abs: f64,
@@ -36,10 +36,10 @@ struct Sums {
 }
 
 impl Distance {
-    /// Of values that lie in memory, as many of each.
+    /// The distance of two slices of the same length.
     pub fn of<T: Value>(a: &[T], b: &[T]) -> Distance {
         let all = pairs(a, b);
-        // A sum of squares of finite binary32 numbers is finite; with anything else it is not.
+        // A sum of squares of binary32 numbers is finite if, and only if, all of them are.
         if all.sums.aa.is_finite() && all.sums.bb.is_finite() && all.sums.dd.is_finite() {
             return all;
         }
@@ -59,7 +59,7 @@ impl Distance {
         }
     }
 
-    /// Takes in what is known of further positions.
+    /// Adds the distance over further positions.
     pub fn merge(&mut self, other: &Distance) {
         self.finite += other.finite;
         self.odd += other.odd;
@@ -76,20 +76,21 @@ impl Distance {
         self.odd > 0 || self.max_abs > 0.0
     }
 
-    /// max |a - b|; `None` where there is no position at which both are finite.
+    /// max |a - b|; `None` if there is no position where both are finite.
     pub fn max_abs(&self) -> Option<f64> {
         (self.finite > 0).then_some(self.max_abs)
     }
 
-    /// max |a - b| / |a| where a ≠ 0; `None` where there is no such position.
+    /// max |a - b| / |a| where a ≠ 0; `None` if there is no such position.
     pub fn max_rel(&self) -> Option<f64> {
         (self.sums.aa > 0.0).then_some(self.max_rel)
     }
 
-    /// The cosine of the angle between a and b as vectors; `None` where either is all zero.
+    /// The cosine of the angle between a and b as vectors; `None` if either is all zero.
     pub fn cosine(&self) -> Option<f64> {
         let Sums { ab, aa, bb, .. } = self.sums;
-        // The root of the product is exact where a equals b, but can leave binary64's range.
+        // The root of the product is exact if a equals b, but the product can leave binary64's
+        // range.
         let product = aa * bb;
         let norms = match product.is_normal() {
             true => product.sqrt(),
@@ -99,8 +100,8 @@ impl Distance {
         cosine.is_finite().then(|| cosine.clamp(-1.0, 1.0))
     }
 
-    /// ‖a - b‖ / ‖a‖: how much of a changed. Infinite where a is all zero, or where NaN or Inf came
-    /// or went.
+    /// ‖a - b‖ / ‖a‖: how much of a changed. Infinite if a is all zero, or if NaN or Inf values
+    /// differ.
     pub fn relative(&self) -> f64 {
         match (self.odd, self.sums.dd > 0.0) {
             (0, false) => 0.0,
@@ -158,7 +159,8 @@ for_each_cpu! {
     }
 }
 
-/// Compares as many values of each. `progress` is told how many were done.
+/// Compares two sets of the same number of values. `progress` receives the number of values done
+/// since the last call.
 ///
 /// # Errors
 /// As [`Values::read`].
@@ -187,7 +189,7 @@ pub fn values<V: Values + ?Sized>(
 }
 
 /// Whether two views of equal length hold the same bytes. Stops at the first difference. `progress`
-/// is told how many bytes were done.
+/// receives the number of bytes done since the last call.
 ///
 /// # Errors
 /// As [`View::read_at`].
@@ -240,7 +242,7 @@ mod tests {
     }
 
     proptest! {
-        /// Against the definitions, a position at a time.
+        /// Compares with the definitions, one position at a time.
         #[test]
         fn as_the_definitions_say(ab in prop::collection::vec((any_float(), any_float()), 0..600)) {
             let (a, b): (Vec<f32>, Vec<f32>) = ab.iter().copied().unzip();
@@ -301,7 +303,7 @@ mod tests {
             most.fetch_max(n, Ordering::Relaxed);
         };
         assert!(same_bytes(&a, &a.clone(), &step).unwrap());
-        // All of it was told, and not at once.
+        // Progress covered all of it, in more than one step.
         assert_eq!(done.into_inner(), n as u64);
         assert!(most.into_inner() < n as u64 / 2);
     }

@@ -36,34 +36,34 @@ pub enum Dtype {
     U64,
 }
 
-/// One row a dtype: the type, its safetensors name, bits per element, NumPy's `descr` (little-endian)
-/// where NumPy itself has the type, and whether its values all exist in binary32.
-struct Facts(Dtype, &'static str, u32, Option<&'static str>, bool);
+/// One row per dtype: the type, its safetensors name, bits per element, NumPy's `descr`
+/// (little-endian) if NumPy itself has the type, and whether binary32 holds all of its values.
+struct Entry(Dtype, &'static str, u32, Option<&'static str>, bool);
 
 #[rustfmt::skip]
-const TABLE: [Facts; 22] = [
-    Facts(Dtype::Bool,        "BOOL",         8, Some("|b1"), true),
-    Facts(Dtype::F4,          "F4",           4, None,        true),
-    Facts(Dtype::F6_E2M3,     "F6_E2M3",      6, None,        true),
-    Facts(Dtype::F6_E3M2,     "F6_E3M2",      6, None,        true),
-    Facts(Dtype::U8,          "U8",           8, Some("|u1"), true),
-    Facts(Dtype::I8,          "I8",           8, Some("|i1"), true),
-    Facts(Dtype::F8_E5M2,     "F8_E5M2",      8, None,        true),
-    Facts(Dtype::F8_E4M3,     "F8_E4M3",      8, None,        true),
-    Facts(Dtype::F8_E8M0,     "F8_E8M0",      8, None,        true),
-    Facts(Dtype::F8_E4M3FNUZ, "F8_E4M3FNUZ",  8, None,        true),
-    Facts(Dtype::F8_E5M2FNUZ, "F8_E5M2FNUZ",  8, None,        true),
-    Facts(Dtype::I16,         "I16",         16, Some("<i2"), true),
-    Facts(Dtype::U16,         "U16",         16, Some("<u2"), true),
-    Facts(Dtype::F16,         "F16",         16, Some("<f2"), true),
-    Facts(Dtype::BF16,        "BF16",        16, None,        true),
-    Facts(Dtype::I32,         "I32",         32, Some("<i4"), false),
-    Facts(Dtype::U32,         "U32",         32, Some("<u4"), false),
-    Facts(Dtype::F32,         "F32",         32, Some("<f4"), true),
-    Facts(Dtype::C64,         "C64",         64, Some("<c8"), false),
-    Facts(Dtype::F64,         "F64",         64, Some("<f8"), false),
-    Facts(Dtype::I64,         "I64",         64, Some("<i8"), false),
-    Facts(Dtype::U64,         "U64",         64, Some("<u8"), false),
+const TABLE: [Entry; 22] = [
+    Entry(Dtype::Bool,        "BOOL",         8, Some("|b1"), true),
+    Entry(Dtype::F4,          "F4",           4, None,        true),
+    Entry(Dtype::F6_E2M3,     "F6_E2M3",      6, None,        true),
+    Entry(Dtype::F6_E3M2,     "F6_E3M2",      6, None,        true),
+    Entry(Dtype::U8,          "U8",           8, Some("|u1"), true),
+    Entry(Dtype::I8,          "I8",           8, Some("|i1"), true),
+    Entry(Dtype::F8_E5M2,     "F8_E5M2",      8, None,        true),
+    Entry(Dtype::F8_E4M3,     "F8_E4M3",      8, None,        true),
+    Entry(Dtype::F8_E8M0,     "F8_E8M0",      8, None,        true),
+    Entry(Dtype::F8_E4M3FNUZ, "F8_E4M3FNUZ",  8, None,        true),
+    Entry(Dtype::F8_E5M2FNUZ, "F8_E5M2FNUZ",  8, None,        true),
+    Entry(Dtype::I16,         "I16",         16, Some("<i2"), true),
+    Entry(Dtype::U16,         "U16",         16, Some("<u2"), true),
+    Entry(Dtype::F16,         "F16",         16, Some("<f2"), true),
+    Entry(Dtype::BF16,        "BF16",        16, None,        true),
+    Entry(Dtype::I32,         "I32",         32, Some("<i4"), false),
+    Entry(Dtype::U32,         "U32",         32, Some("<u4"), false),
+    Entry(Dtype::F32,         "F32",         32, Some("<f4"), true),
+    Entry(Dtype::C64,         "C64",         64, Some("<c8"), false),
+    Entry(Dtype::F64,         "F64",         64, Some("<f8"), false),
+    Entry(Dtype::I64,         "I64",         64, Some("<i8"), false),
+    Entry(Dtype::U64,         "U64",         64, Some("<u8"), false),
 ];
 
 impl Dtype {
@@ -72,41 +72,41 @@ impl Dtype {
         TABLE.iter().map(|f| f.0)
     }
 
-    fn facts(self) -> &'static Facts {
+    fn entry(self) -> &'static Entry {
         &TABLE[self as usize - 1]
     }
 
     /// The safetensors name, such as `BF16`.
     pub fn name(self) -> &'static str {
-        self.facts().1
+        self.entry().1
     }
 
-    /// The dtype of that safetensors name.
+    /// The dtype with that safetensors name.
     pub fn from_name(name: &str) -> Option<Dtype> {
         TABLE.iter().find(|f| f.1 == name).map(|f| f.0)
     }
 
     /// Bits per element: 4 to 64.
     pub fn bits(self) -> u32 {
-        self.facts().2
+        self.entry().2
     }
 
     /// NumPy's `descr` for the stored bytes, such as `<f2`, if NumPy itself has the type.
     pub fn npy_descr(self) -> Option<&'static str> {
-        self.facts().3
+        self.entry().3
     }
 
-    /// Whether every value of this type exists in binary32, so that no `f32` is ever rounded.
+    /// Whether binary32 holds every value of this type, so that no `f32` is ever rounded.
     pub fn exact_in_f32(self) -> bool {
-        self.facts().4
+        self.entry().4
     }
 
-    /// Whether the type has real values, and so an `f32` (all but C64).
+    /// Whether the type has real values, and therefore an `f32` (all but C64).
     pub fn has_f32(self) -> bool {
         self != Dtype::C64
     }
 
-    /// F64, F32, F16 or BF16: what scales and biases of quantized layers come in.
+    /// F64, F32, F16 or BF16: the types of scales and biases of quantized layers.
     pub fn is_plain_float(self) -> bool {
         matches!(self, Dtype::F16 | Dtype::BF16 | Dtype::F32 | Dtype::F64)
     }
@@ -123,7 +123,7 @@ impl Dtype {
         )
     }
 
-    /// Bytes that `numel` elements take; `None` on overflow or when they are no whole bytes.
+    /// The bytes that `numel` elements take; `None` on overflow, or if they are not whole bytes.
     pub fn bytes(self, numel: u64) -> Option<u64> {
         let bits = numel.checked_mul(u64::from(self.bits()))?;
         (bits % 8 == 0).then_some(bits / 8)
@@ -136,7 +136,7 @@ impl fmt::Display for Dtype {
     }
 }
 
-/// A block type: `elements` values that are stored together, in `bytes` bytes, as GGUF's K-quants are.
+/// A block type: `elements` values that are stored together in `bytes` bytes, like GGUF's K-quants.
 /// A row (the last dimension of a shape) is a whole number of blocks.
 #[derive(Debug)]
 pub struct Block {
@@ -146,15 +146,15 @@ pub struct Block {
     pub elements: u32,
     /// Bytes of a block.
     pub bytes: u32,
-    /// Whether no value can have been rounded to binary32.
+    /// Whether decoding to binary32 never rounds a value.
     pub exact: bool,
     /// The GPU ABI's number.
     pub abi: u32,
-    /// Decodes whole blocks: as many as the values have room for. `None`: the type has no values.
+    /// Decodes whole blocks, as many as fit the output. `None` if stfs cannot decode the type.
     pub decode: Option<DecodeBlocks>,
 }
 
-/// Decodes whole blocks into as many values as they hold.
+/// Decodes whole blocks into the values that they hold.
 pub type DecodeBlocks = fn(&[u8], &mut [f32]);
 
 impl PartialEq for Block {
@@ -171,14 +171,15 @@ impl Hash for Block {
     }
 }
 
-/// What a tensor's elements are. Whatever depends on it asks here, so that a new kind is known everywhere.
+/// What a tensor's elements are. All code that depends on it asks here, so that a new kind is known
+/// everywhere.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum ElementType {
     /// One of safetensors' dtypes.
     Known(Dtype),
     /// Values in blocks. Shapes count values.
     Block(&'static Block),
-    /// A name that stfs does not know, from a manifest: `raw` alone exists.
+    /// A name that stfs does not know, from a manifest: such a tensor has only `raw`.
     Other(Arc<str>),
 }
 
@@ -191,17 +192,17 @@ impl ElementType {
         }
     }
 
-    /// Whether it is that dtype.
+    /// Whether it is this dtype.
     pub fn is(&self, dtype: Dtype) -> bool {
         self.known() == Some(dtype)
     }
 
-    /// Whether nothing is known of it but its name.
+    /// Whether only its name is known.
     pub fn is_unknown(&self) -> bool {
         matches!(self, ElementType::Other(_))
     }
 
-    /// The name as the file gives it.
+    /// The name as the file has it.
     pub fn name(&self) -> &str {
         match self {
             ElementType::Known(d) => d.name(),
@@ -210,8 +211,8 @@ impl ElementType {
         }
     }
 
-    /// Bytes of a tensor of that shape; `None` if its rows are not whole bytes or blocks, if that
-    /// overflows 64 bits, or if it is not known.
+    /// Bytes of a tensor of that shape; `None` if they are not whole bytes or blocks, if the number
+    /// overflows 64 bits, or if the type is not known.
     pub fn nbytes(&self, shape: &[u64]) -> Option<u64> {
         match self {
             ElementType::Known(d) => d.bytes(numel(shape)?),
@@ -226,8 +227,8 @@ impl ElementType {
         }
     }
 
-    /// Whether what lies within one index of the axes before `axis` is whole bytes, or blocks: parts
-    /// of such a shape can stand side by side along `axis`.
+    /// Whether the elements at each index of the axes before `axis` fill whole bytes or blocks, so
+    /// that tensors of such a shape can be joined along `axis`.
     pub fn has_whole_rows(&self, shape: &[u64], axis: usize) -> bool {
         let row = shape.get(axis..).unwrap_or_default();
         match self {
@@ -248,7 +249,7 @@ impl ElementType {
         }
     }
 
-    /// Whether it has real values, and so an `f32`.
+    /// Whether it has real values that stfs can decode, and therefore an `f32`.
     pub fn has_f32(&self) -> bool {
         match self {
             ElementType::Known(d) => d.has_f32(),
@@ -257,7 +258,7 @@ impl ElementType {
         }
     }
 
-    /// Whether its values are floats, and not integers that may be indexes.
+    /// Whether its values are floats, not integers (which may be indexes).
     pub fn is_float(&self) -> bool {
         match self {
             ElementType::Known(d) => {
@@ -318,12 +319,12 @@ mod tests {
 
     #[test]
     fn table_is_in_abi_order_and_agrees_with_safetensors() {
-        for (i, facts) in TABLE.iter().enumerate() {
-            assert_eq!(facts.0 as usize, i + 1);
+        for (i, entry) in TABLE.iter().enumerate() {
+            assert_eq!(entry.0 as usize, i + 1);
             let theirs: safetensors::Dtype =
-                serde_json::from_str(&format!("\"{}\"", facts.1)).unwrap();
-            assert_eq!(theirs.bitsize() as u32, facts.2, "{}", facts.1);
-            assert_eq!(Dtype::from_name(facts.1), Some(facts.0));
+                serde_json::from_str(&format!("\"{}\"", entry.1)).unwrap();
+            assert_eq!(theirs.bitsize() as u32, entry.2, "{}", entry.1);
+            assert_eq!(Dtype::from_name(entry.1), Some(entry.0));
         }
     }
 

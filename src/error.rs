@@ -1,4 +1,4 @@
-//! The one error type of the library: what went wrong, in words for a person, and the errno a
+//! The library's only error type: what went wrong, as a message for a person, and the errno that a
 //! program gets for it through the mount.
 
 use std::fmt;
@@ -70,7 +70,7 @@ pub enum Error {
     Io {
         /// What was being done, and to which file.
         what: String,
-        /// The operating system's answer.
+        /// The operating system's error.
         source: io::Error,
     },
     /// A model directory or one of its files is not what it should be.
@@ -88,7 +88,7 @@ pub enum Error {
     Truncated {
         /// The source file.
         at: Location,
-        /// Where the read would have ended, in bytes from the start of the file.
+        /// The end of the read, in bytes from the start of the file.
         needs: u64,
         /// The size of the file now, in bytes.
         has: u64,
@@ -123,7 +123,7 @@ impl Error {
         }
     }
 
-    /// What is at that place is not what it should be.
+    /// The file or directory at `at` is not what it should be.
     pub fn invalid(at: impl Into<Location>, problem: impl Into<String>) -> Self {
         Error::Invalid {
             at: at.into(),
@@ -147,7 +147,7 @@ impl Error {
         }
     }
 
-    /// What is wrong, for a message that has named the file at fault already.
+    /// What is wrong, for a message that already names the file at fault.
     pub fn without_location(&self) -> String {
         match self {
             Error::Invalid { problem, .. } => problem.clone(),
@@ -155,7 +155,7 @@ impl Error {
         }
     }
 
-    /// Whether there is nothing of that name.
+    /// Whether the error is that something does not exist.
     pub fn is_not_found(&self) -> bool {
         match self {
             Error::Io { source, .. } => source.kind() == io::ErrorKind::NotFound,
@@ -164,11 +164,11 @@ impl Error {
         }
     }
 
-    /// The errno that a system call on the mount answers with for this error.
+    /// The errno that a system call on the mount returns for this error.
     pub fn errno(&self) -> i32 {
         match self {
             Error::Io { source, .. } => match source.raw_os_error() {
-                // Errors that a reader of a file can act on; anything else from beneath is EIO.
+                // A reader of a file can act on these; any other error of the source is EIO.
                 Some(e @ (libc::EACCES | libc::EPERM | libc::ENOMEM | libc::ENOENT)) => e,
                 _ => libc::EIO,
             },

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use crate::dtype::Dtype;
 use crate::model::{Expr, Model, TensorId};
+use crate::names::module;
 use crate::quant::{self, Target};
 use crate::view::SharedView;
 
@@ -142,24 +143,31 @@ pub fn float_model(model: &Model) -> Vec<(TensorId, bool)> {
         let Ok(tensor) = model.tensor(id) else {
             continue;
         };
-        match &tensor.raw {
-            Expr::Layer(_) => out.push((id, true)),
-            // A float model has neither the rest of a decoded layer (scales, zero points, indexes) nor the
-            // scales of activations.
-            Expr::Stored(_)
-                if model.layer_of(id).is_none()
-                    && model.parameters(id) == 0
-                    && model.catalog.tensors.get(id).numel() > 0
-                    && decoded.contains(module(model.name(id))) => {}
-            Expr::Stored(_)
-                if quant::is_of_activations(model.name(id))
-                    && !decoded.is_empty()
-                    && !damaged.contains(module(model.name(id))) => {}
-            Expr::Stored(_) => out.extend(as_float(model, id).map(|values| (id, values))),
-            Expr::Join(_) | Expr::Same(_) | Expr::Raw(_) | Expr::Values(_) => {}
+        if tensor.raw.is_decoded() {
+            out.push((id, true));
+        } else if tensor.raw.stored().is_some() && !is_left_out(model, id, &decoded, &damaged) {
+            out.extend(as_float(model, id).map(|values| (id, values)));
         }
     }
     out
+}
+
+/// Whether a float model lacks a stored tensor: it has neither the rest of a decoded layer (scales, zero
+/// points, indexes) nor the scales of activations.
+fn is_left_out(
+    model: &Model,
+    id: TensorId,
+    decoded: &HashSet<&str>,
+    damaged: &HashSet<&str>,
+) -> bool {
+    let name = model.name(id);
+    let of_decoded = model.layer_of(id).is_none()
+        && model.parameters(id) == 0
+        && model.catalog.tensors.get(id).numel() > 0
+        && decoded.contains(module(name));
+    let of_activations =
+        quant::is_of_activations(name) && !decoded.is_empty() && !damaged.contains(module(name));
+    of_decoded || of_activations
 }
 
 /// The modules whose weights are decoded, and those whose weights should be but cannot be.
@@ -179,11 +187,6 @@ fn quantized_modules(model: &Model) -> (HashSet<&str>, HashSet<&str>) {
         }));
     }
     (decoded, damaged)
-}
-
-/// The module that a tensor belongs to: its name without the last component.
-fn module(name: &str) -> &str {
-    name.rsplit_once('.').map_or("", |(module, _)| module)
 }
 
 /// Whether a stored tensor is in a float model (`None`: it is not), and as values or as stored.
@@ -212,8 +215,6 @@ fn floats(model: &Model) -> Vec<Item> {
 
 /// The parts of a join that takes stored bytes only, of stored tensors; `None` for anything else.
 fn joined_stored_bytes(model: &Model, expr: &Expr) -> Option<Vec<TensorId>> {
-    let of_raw = |e: &Expr| e.operands().iter().all(|e| !matches!(e, Expr::Values(_)));
-    let is_raw = expr.is_joined() && of_raw(expr) && expr.operands().iter().all(of_raw);
-    let parts = expr.parts().filter(|_| is_raw)?;
+    let parts = expr.parts().filter(|_| expr.is_joined_raw())?;
     parts.iter().all(|&id| model.is_stored(id)).then_some(parts)
 }

@@ -28,7 +28,7 @@ mod readers;
 mod table;
 mod target;
 
-pub use arena::{ALIGNMENT, Arena, Member, Place};
+pub use arena::{ALIGNMENT, Arena, Member, Span};
 pub use driver::GRANULE;
 pub use target::{FileState, Key, Part, Sources, Target, generation};
 

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde_json::{Map, Value, json};
 
-use crate::model::{Expr, Join, Model, Tensor, TensorId};
+use crate::model::{Model, Part, Tensor, TensorId};
 use crate::quant::Target;
 use crate::text::push_json;
 
@@ -30,97 +30,43 @@ pub fn meta_json(model: &Model, id: TensorId, views: Map<String, Value>) -> Vec<
 
 /// The `origin` object of `meta.json`.
 pub fn origin_json(model: &Model, tensor: &Tensor<'_>) -> Value {
-    let mut origin = json!({"kind": model.kind(&tensor.raw)});
-    match &tensor.raw {
-        Expr::Stored(index) => {
-            if let Some(extent) = model.catalog.extent(*index) {
-                origin["file"] = json!(extent.file.name());
-                origin["offset"] = json!(extent.offset);
-            }
-            if let (Some(o), Some(more)) =
-                (origin.as_object_mut(), model.catalog.tensors.origin(*index))
-            {
-                o.extend(more.fields.clone());
-            }
-        }
-        Expr::Layer(layer) => {
-            if let (Some(o), Value::Object(layer)) =
-                (origin.as_object_mut(), layer_json(model, *layer))
-            {
-                o.extend(layer);
-            }
-        }
-        Expr::Raw(of) | Expr::Values(of) => origin["parts"] = json!([model.name(*of)]),
-        Expr::Join(join) => {
-            let axis = if join.stacked { 0 } else { join.axis };
-            origin["axis"] = json!(axis);
-            origin["parts"] = groups_json(model, join).into();
-        }
-        Expr::Same(parts) => {
-            origin["axis"] = json!(0);
-            origin["parts"] = same_json(model, parts).into();
-        }
+    let origin = model.origin(&tensor.raw);
+    let mut object = Map::new();
+    object.insert("kind".into(), json!(origin.kind));
+    if let Some(extent) = &origin.extent {
+        object.insert("file".into(), json!(extent.file.name()));
+        object.insert("offset".into(), json!(extent.offset));
     }
-    origin
-}
-
-/// The parts of a join, each with its range along the axis within its group.
-fn groups_json(model: &Model, join: &Join) -> Vec<Value> {
-    let mut all = Vec::new();
-    for (index, group) in join.parts.chunks(join.group.max(1)).enumerate() {
-        let mut parts = match group {
-            [Expr::Same(parts)] => same_json(model, parts),
-            [one] if join.stacked => vec![json!({"name": name_of(model, one)})],
-            parts => ranges_json(model, parts, join.axis),
-        };
-        if join.stacked {
-            parts = parts.into_iter().map(|part| indexed(part, index)).collect();
-        }
-        all.extend(parts);
+    if let Some(Value::Object(layer)) = origin.layer.map(|l| layer_json(model, l)) {
+        object.extend(layer);
     }
-    all
-}
-
-/// A part with the index of its expert, which follows the name.
-fn indexed(part: Value, index: usize) -> Value {
-    let mut with_index = json!({"name": part["name"], "index": index});
-    if let Some(range) = part.get("range") {
-        with_index["range"] = range.clone();
+    if let Some(axis) = origin.axis {
+        object.insert("axis".into(), json!(axis));
+        let parts = origin.parts.iter().map(part_json);
+        object.insert("parts".into(), parts.collect());
+    } else if !origin.parts.is_empty() {
+        let names = origin.parts.iter().map(|part| part.name);
+        object.insert("parts".into(), names.collect());
     }
-    with_index
+    object.extend(
+        origin
+            .more
+            .into_iter()
+            .flatten()
+            .map(|(k, v)| (k.clone(), v.clone())),
+    );
+    Value::Object(object)
 }
 
-fn ranges_json(model: &Model, parts: &[Expr], axis: usize) -> Vec<Value> {
-    let mut at = 0;
-    let part = |part: &Expr| {
-        let start = at;
-        at += size_along(model, part, axis);
-        json!({"name": name_of(model, part), "range": [start, at]})
-    };
-    parts.iter().map(part).collect()
-}
-
-/// Parts that must be equal: each is the whole.
-fn same_json(model: &Model, parts: &[Expr]) -> Vec<Value> {
-    let part = |part| {
-        let range = [0, size_along(model, part, 0)];
-        json!({"name": name_of(model, part), "range": range})
-    };
-    parts.iter().map(part).collect()
-}
-
-fn name_of<'m>(model: &'m Model, part: &Expr) -> &'m str {
-    part.alias().map_or("", |id| model.name(id))
-}
-
-/// The size of a part of a join along an axis; 1 for a scalar.
-fn size_along(model: &Model, part: &Expr, axis: usize) -> u64 {
-    let tensor = part.alias().and_then(|id| model.tensor(id).ok());
-    let shape = tensor.map(|t| match (part, t.values) {
-        (Expr::Values(_), Some(values)) => values.shape,
-        _ => t.shape,
-    });
-    shape.and_then(|s| s.get(axis).copied()).unwrap_or(1)
+fn part_json(part: &Part<'_>) -> Value {
+    let mut object = json!({"name": part.name});
+    if let Some(index) = part.index {
+        object["index"] = json!(index);
+    }
+    if let Some(range) = part.range {
+        object["range"] = json!(range);
+    }
+    object
 }
 
 fn layer_json(model: &Model, layer: u32) -> Value {
@@ -140,10 +86,7 @@ fn layer_json(model: &Model, layer: u32) -> Value {
 /// The `quantization` object of a stored tensor's `meta.json`: of a weight whose `f32` is
 /// dequantized, and of the anchor of any layer that should have values and has none.
 fn quantization_json(model: &Model, tensor: &Tensor<'_>) -> Option<Value> {
-    let Expr::Stored(id) = tensor.raw else {
-        return None;
-    };
-    let layer = model.layer_of_anchor(id)?;
+    let layer = model.layer_of_anchor(tensor.raw.stored()?)?;
     let (recognized, resolved) = model.layer(layer);
     (recognized.target == Target::Anchor || resolved.is_err()).then(|| layer_json(model, layer))
 }

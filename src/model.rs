@@ -22,6 +22,7 @@ mod join;
 mod join_shapes;
 mod lazy;
 mod npy;
+mod origin;
 mod parameters;
 mod resolve;
 mod rules;
@@ -34,6 +35,7 @@ mod tied;
 pub use array::Array;
 pub use expr::{Expr, Join};
 pub use npy::NpyKind;
+pub use origin::{Origin, Part};
 pub use rules::{FUSED, FusedRule, STACKED, StackedRule};
 pub use tensor::{Tensor, Values};
 

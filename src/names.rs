@@ -1,4 +1,4 @@
-//! Tensor names as file names, with the fewest changes a file name needs, and back.
+//! Converts tensor names to file names, with as few changes as possible, and back.
 
 use std::borrow::Cow;
 
@@ -8,14 +8,19 @@ mod table;
 
 pub use table::NameTable;
 
-/// A file name for a tensor is at most this long, so that `.npy` and `.png` still fit into 255.
+/// The most bytes of a tensor's file name, so that `.npy` and `.png` still fit into 255.
 const MAX: usize = 240;
 /// How many bytes of a longer name are kept before `~` and 16 hex digits.
 const KEPT: usize = 200;
 
-/// The file name of a tensor: `/` → `%2F`, `%` → `%25`, NUL → `%00`, a whole name `.` → `%2E`,
-/// `..` → `%2E%2E`, the empty name → `%`. A result over 240 bytes is [`cut`]. Two tensors
-/// of a model may so get the same file name: `Model::file_name` resolves that.
+/// The module that a tensor belongs to: its name without the last component; empty if it has one.
+pub fn module(name: &str) -> &str {
+    name.rsplit_once('.').map_or("", |(module, _)| module)
+}
+
+/// The file name of a tensor: `/` → `%2F`, `%` → `%25`, NUL → `%00`, a whole name `.` → `%2E`, `..`
+/// → `%2E%2E`, the empty name → `%`. A result over 240 bytes is [`cut`]. Two tensors of a model may
+/// thus get the same file name; `Model::file_name` resolves that.
 pub fn file_name(name: &str) -> Cow<'_, str> {
     let escaped = escaped(name);
     if escaped.len() <= MAX {
@@ -54,7 +59,8 @@ fn escaped(name: &str) -> Cow<'_, str> {
     }
 }
 
-/// A component of a name under `tree/`: as [`file_name`], and `@`, which is special there, → `%40`.
+/// A component of a name under `tree/`: as [`file_name`], but `@`, which has a special meaning
+/// there, becomes `%40`.
 pub fn tree_name(component: &str) -> Cow<'_, str> {
     match component {
         "@" => "%40".into(),
@@ -75,7 +81,7 @@ pub fn from_file_name(file: &str) -> Option<Cow<'_, str>> {
             .into(),
         _ => file.into(),
     };
-    // Only the spelling that `file_name` gives is valid.
+    // Only the spelling that `file_name` produces is valid.
     (file_name(&name) == file).then_some(name)
 }
 

@@ -1,12 +1,12 @@
-//! Work in numbered pieces, done on all cores, with the results in order.
+//! Runs numbered pieces of work on all cores and returns the results in order.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use crate::error::Result;
 
-/// `work(0)`, `work(1)` … `work(n - 1)`, in order. Pieces are started in that order, so that files
-/// are read forward. A single piece runs on the caller's thread.
+/// The results of `work(0)`, `work(1)` … `work(n - 1)`. Pieces are started in that order, so that
+/// files are read forward. A single piece runs on the caller's thread.
 ///
 /// # Errors
 /// The error of the lowest piece that failed. Pieces after it may not have been started.

@@ -1,12 +1,12 @@
 //! How long the current thread may wait.
 //!
-//! A request thread of the mount must not wait for what may take long: every other request needs it.
-//! Whether a request has to wait depends on everything that it touches, so nothing predicts it. The
-//! request is *attempted* with the patience that the thread has ([`attempt`]). Each place that would
-//! wait asks first ([`touch_source`], [`take_long`]), and is refused on a thread without the patience for
-//! it. A refusal is an error like any other on its way out, and is remembered besides, so that an
-//! attempt that met one is void even if a layer between swallowed the error. The same work then runs
-//! again on a thread of the pool, which may wait for anything.
+//! A request thread of the mount must not wait for anything slow, because every other request needs
+//! it. Whether a request has to wait depends on everything that it touches, so nothing predicts it.
+//! The request is *attempted* with the patience that the thread has ([`attempt`]). Each place that
+//! would wait asks first ([`touch_source`], [`take_long`]), and is refused if the thread does not
+//! have the patience for it. A refusal returns as an ordinary error, and is also remembered, so
+//! that the attempt is void even if a layer in between swallowed the error. The same work then runs
+//! again on a pool thread, which may wait for anything.
 //!
 //! Threads have full patience unless they are inside [`with`].
 
@@ -17,9 +17,9 @@ use crate::error::{Error, Result};
 /// What a thread may wait for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Patience {
-    /// For nothing but the processor, and for that not long.
+    /// Only for short computations.
     None,
-    /// For source files, as a read of the mount does; for no other long work.
+    /// Also for source files, as a read of the mount does, but not for other long work.
     Sources,
     /// For anything: the default.
     Full,
@@ -31,7 +31,7 @@ thread_local! {
     static REFUSED: Cell<Option<bool>> = const { Cell::new(None) };
 }
 
-/// Puts a thread-local value back, also when a panic unwinds.
+/// Restores a thread-local value, also if a panic unwinds.
 struct Restore<T: Copy + 'static>(&'static std::thread::LocalKey<Cell<T>>, T);
 
 impl<T: Copy> Drop for Restore<T> {
@@ -46,16 +46,16 @@ pub fn with<T>(patience: Patience, work: impl FnOnce() -> T) -> T {
     work()
 }
 
-/// Runs `work` with the thread's patience, and returns its result and whether it is void: something
-/// in it was refused.
+/// Runs `work` with the thread's patience. Returns its result, and whether the result is void
+/// because something was refused.
 pub fn attempt<T>(work: impl FnOnce() -> T) -> (T, bool) {
     let _restore = Restore(&REFUSED, REFUSED.replace(Some(false)));
     let result = work();
     (result, is_refused())
 }
 
-/// Whether the attempt that is being made has met a refusal: what is worked out now is void, and must
-/// not be remembered.
+/// Whether something in the current attempt was refused. If so, its results are void and must not
+/// be cached.
 pub fn is_refused() -> bool {
     REFUSED.get() == Some(true)
 }
@@ -66,17 +66,17 @@ pub fn is_full() -> bool {
     PATIENCE.get() == Patience::Full
 }
 
-/// To be called before a source file is touched in any way (read, `fstat`, fetched).
+/// To be called before any access to a source file (read, `fstat`, prefetch).
 ///
 /// # Errors
-/// The thread must not wait for a source. In debug builds that is a panic outside of an attempt: a
-/// request thread would have stopped there.
+/// The thread must not wait for a source. Outside of an attempt this is a panic in debug builds,
+/// because a request thread would have blocked there.
 pub fn touch_source() -> Result<()> {
     need(Patience::Sources)
 }
 
-/// To be called before anything that takes long: milliseconds of computing, or waiting for another
-/// thread that does it.
+/// To be called before long work: milliseconds of computing, or waiting for another thread that
+/// computes.
 ///
 /// # Errors
 /// As [`touch_source`].
@@ -121,7 +121,7 @@ mod tests {
             let swallow = || touch_source().map_or(5, |()| 6);
             assert_eq!(attempt(swallow), (5, true));
             assert_eq!(attempt(|| 7), (7, false));
-            // An attempt within another does not void it: it is made on its own account.
+            // A refusal in a nested attempt does not void the outer one.
             assert_eq!(attempt(|| attempt(touch_source).1), (true, false));
             assert!(!is_refused());
         });

@@ -1,12 +1,11 @@
 //! Quantized layers: which stored tensors make up one, and how their bytes become numbers.
 //!
-//! One file a format under `quant/`: a *description* (what it recognizes by names, dtypes and
-//! shapes; why it refuses) and a *kernel* (bytes → binary32). [`FORMATS`] is the one list; adding a
-//! format is a file and a line there. Recognition looks at headers and JSON files only. What the
-//! names of a layer's words fuse to, and whether they may, is decided by the one engine in
-//! `model`, from each layer's [`Component`]s. Layers that are stored stacked, one for each expert,
-//! are shown to every format as single ones (`stacked`, by `listing`), so that no format need
-//! know of them.
+//! Each format is one file under `quant/`, with a *description* (what it recognizes by names,
+//! dtypes and shapes, and why it refuses) and a *kernel* (bytes → binary32). To add a format, add a
+//! file and a line in [`FORMATS`]. Recognition reads only headers and JSON files. `model` decides
+//! from each layer's [`Component`]s how layers fuse, and whether they can. Layers that are stored
+//! stacked, one for each expert, are presented to every format as single layers (`stacked`, through
+//! `listing`), so that formats need not know about them.
 //!
 //! The formulas and rules are those of the formats' own libraries, named in each file. All values
 //! are evaluated in IEEE binary32, round to nearest even, in the order the formula is written,
@@ -48,7 +47,7 @@ pub(crate) mod testing;
 #[cfg(test)]
 mod tests;
 
-/// Every format, in the order in which they are asked. The first that recognizes an anchor has it.
+/// Every format, in the order in which they are asked. The first that recognizes an anchor gets it.
 pub const FORMATS: &[&dyn Format] = &[
     &mlx::Mlx,
     &gpt_oss::GptOss,
@@ -67,21 +66,21 @@ pub trait Format: Sync {
     /// is asked about).
     fn open<'a>(&self, opened: &'a Opened<'a>) -> Option<Box<dyn Recognizer + 'a>>;
 
-    /// What the user should know of the model beyond each layer's outcome, such as that its config
-    /// was overruled: for `ls --why`.
+    /// What the user should know about the model beyond each layer's outcome, such as a config that
+    /// was overruled. Shown by `ls --why`.
     fn remarks(&self, opened: &Opened<'_>) -> Vec<String> {
         let _ = opened;
         Vec::new()
     }
 
-    /// Last components of names that hold what describes this format's weights, not weights: in a
-    /// quantized model they count for no parameters, whichever layer they belong to.
+    /// The last name components of tensors that describe this format's weights but are not weights.
+    /// In a quantized model they do not count as parameters, whichever layer they belong to.
     fn siblings(&self) -> &'static [&'static str] {
         &[]
     }
 }
 
-/// A model that the formats are asked about, with what they share.
+/// A model that the formats are asked about, with the data that they share.
 pub struct Opened<'a> {
     listing: &'a Listing<'a>,
     declared: OnceCell<Declared>,
@@ -95,13 +94,13 @@ impl<'a> Opened<'a> {
         }
     }
 
-    /// Whether any tensor has a dtype such as `wanted`.
+    /// Whether any tensor's dtype is `wanted`.
     fn has(&self, wanted: impl Fn(Dtype) -> bool) -> bool {
         let mut known = self.listing.iter().map(|t| t.dtype.known());
         known.any(|dtype| dtype.is_some_and(&wanted))
     }
 
-    /// What the formats find, each anchor once.
+    /// What the formats recognize, each anchor once.
     fn recognize(&self) -> Vec<Recognized> {
         let open: Vec<_> = FORMATS.iter().filter_map(|f| f.open(self)).collect();
         if open.is_empty() {
@@ -112,8 +111,8 @@ impl<'a> Opened<'a> {
         tensors.filter_map(first).collect()
     }
 
-    /// What the configs declare: parsed once, when the first format has a tensor to ask about. It
-    /// may be long, and holds expressions to compile.
+    /// What the configs declare. Parsed once, when a format first needs it: it may be long, and
+    /// contains expressions to compile.
     fn declared(&self) -> &Declared {
         self.declared
             .get_or_init(|| Declared::new(self.listing.configs()))
@@ -126,11 +125,11 @@ pub trait Recognizer {
     /// by which the layer is found (`qweight`, the packed `weight`, `X_blocks` …). Called for every
     /// stored tensor of the model, so the first test must be cheap (a suffix, a dtype).
     ///
-    /// `None`: not this format's. Otherwise what was found, damaged layers included.
+    /// `None` if it is not. Otherwise what was found, damaged layers included.
     fn recognize(&self, index: u32, tensor: TensorRef<'_>) -> Option<Recognized>;
 }
 
-/// Under which name a layer's values stand.
+/// The name under which a layer's values appear.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Target {
     /// The anchor itself has the float weight's name: its own `f32` is the dequantized matrix.
@@ -145,12 +144,12 @@ pub struct Recognized {
     pub method: &'static str,
     /// The stored tensors that belong to it (indexes into [`Catalog::tensors`]), the anchor first.
     pub parts: Vec<u32>,
-    /// Where the values stand.
+    /// Where the values appear.
     pub target: Target,
-    /// How many weights the anchor packs, as far as headers show (32 / bits a word); the other
-    /// parts count nothing. `None`: count the anchor's elements as they are.
+    /// How many weights the anchor packs, as far as headers show (32 / bits per word); the other
+    /// parts do not count. `None`: count the anchor's elements as they are.
     pub parameters: Option<u64>,
-    /// The layer, or why there is none.
+    /// The layer, or why it cannot be decoded.
     pub outcome: Outcome,
 }
 
@@ -158,9 +157,9 @@ pub struct Recognized {
 pub enum Outcome {
     /// It can be decoded.
     Layer(Layer),
-    /// It can, once a few bytes of tensor data (a shape) are known.
+    /// It can be decoded once a few bytes of tensor data (a shape) are known.
     Deferred(DeferredShape),
-    /// It cannot be decoded, and why: both shapes, both numbers.
+    /// It cannot be decoded, for this reason (with both shapes or numbers).
     Damaged(Reason),
 }
 
@@ -173,12 +172,13 @@ impl From<std::result::Result<Layer, Reason>> for Outcome {
     }
 }
 
-/// A layer whose shape stands in tensor data (bitsandbytes' state, `weight_shape`), which is read
-/// after the mount has answered.
+/// A layer whose shape is in tensor data (bitsandbytes' state, `weight_shape`), which is read only
+/// after the mount is ready.
 pub struct DeferredShape {
-    /// The stored tensors whose bytes are needed, whole; small ones.
+    /// The (small) stored tensors whose bytes are all needed.
     pub sources: Vec<u32>,
-    /// Makes the layer of those bytes, in the order of `sources`, or the reason why there is none.
+    /// Makes the layer from those bytes, in the order of `sources`, or returns why it cannot be
+    /// decoded.
     #[allow(clippy::type_complexity)]
     pub finish: Box<dyn Fn(&[Vec<u8>]) -> std::result::Result<Layer, Reason> + Send + Sync>,
 }
@@ -188,23 +188,23 @@ pub struct DeferredShape {
 pub struct Layer {
     /// Bits per stored value.
     pub bits: u32,
-    /// Values that share a scale along a row, where the format has such groups.
+    /// Values that share a scale along a row, if the format has such groups.
     pub group_size: Option<u64>,
     /// Shape of the values: `[N, K]`, or with leading dimensions.
     pub shape: Box<[u64]>,
-    /// Whether no value of this layer can have been rounded.
+    /// Whether decoding never rounds a value of this layer.
     pub exact: bool,
-    /// The stored tensors that a fusion of several such layers joins, each with how.
+    /// The stored tensors that a fusion of several such layers joins, and how.
     pub components: Vec<Component>,
     /// Everything besides shapes that must agree for stored words to join (bits, group size, mode,
-    /// zero-point convention, row length): layers whose words join have equal strings. Shown in
-    /// reasons, so it reads like `4 bits, groups of 128, K 4096`.
+    /// zero-point convention, row length): layers whose words join have equal strings. Reasons
+    /// quote it, for example `4 bits, groups of 128, K 4096`.
     pub compatible: String,
     /// Bytes → numbers.
     pub kernel: Arc<dyn Kernel>,
 }
 
-/// A stored tensor of a layer, as fusions see it.
+/// A stored tensor of a layer, as fusions use it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Component {
     /// The end of its name after the module path, such as `qweight`: the S of `P.qkv_proj.S`.
@@ -225,11 +225,12 @@ pub enum Join {
     Rows,
     /// Along the last axis, row by row (GPTQ and AWQ store layers transposed).
     Columns,
-    /// Along axis 0, whatever the rank: grids of scales that stand as `[R, 1, C, 1]`.
+    /// Along axis 0, whatever the rank: grids of scales that are stored as `[R, 1, C, 1]`.
     First,
-    /// All parts must be equal, and it is that one (`g_idx`). Equality is data, not header.
+    /// All parts must be equal, and the fused layer has that same tensor (`g_idx`). Equality
+    /// depends on data, not on headers.
     Same,
-    /// They cannot join, for this reason; the layer's fusions are then made of values, F32.
+    /// They cannot join, for this reason; the layer's fusions then join F32 values.
     Never(&'static str),
 }
 
@@ -242,8 +243,8 @@ pub trait Kernel: Send + Sync {
     /// The parts cannot be read, or their contents make values impossible.
     fn view(&self, parts: &[SharedView]) -> Result<SharedView>;
 
-    /// What is wrong with the layer's *data* (a group index out of range): all of it, for
-    /// `stfs verify`. Reads whatever it must.
+    /// Everything that is wrong with the layer's *data* (a group index out of range), for `stfs
+    /// verify`. Reads as much as it needs.
     fn check(&self, parts: &[SharedView]) -> Vec<String> {
         let _ = parts;
         Vec::new()
@@ -263,18 +264,18 @@ pub fn recognize(catalog: &Catalog) -> Vec<Recognized> {
     found.into_iter().map(stacked).collect()
 }
 
-/// What the formats have to say of the model as a whole, for `ls --why`.
+/// The formats' remarks about the model as a whole, for `ls --why`.
 pub fn remarks(catalog: &Catalog) -> Vec<String> {
     let (_, overlay) = Stacks::find(catalog);
     let listing = Listing::new(catalog, overlay);
     let opened = Opened::new(&listing);
-    // Which of a config's expressions are not used shows when they are.
+    // Only recognition shows which of a config's expressions are used.
     opened.recognize();
     FORMATS.iter().flat_map(|f| f.remarks(&opened)).collect()
 }
 
-/// Last components of names that hold what the inputs of layers, or the KV cache, are quantized by.
-/// Several formats write the same ones; they take no part in the values of weights.
+/// Last name components of tensors that hold quantization parameters of activations or the KV
+/// cache. Several formats write the same ones; they do not affect the values of weights.
 const OF_ACTIVATIONS: &[&str] = &[
     "input_scale",
     "input_scale_ub",
@@ -293,7 +294,7 @@ const OF_ACTIVATIONS: &[&str] = &[
     "v_zero_point",
 ];
 
-/// Whether a tensor of this name holds what activations or the KV cache are quantized by.
+/// Whether a tensor of this name holds quantization parameters of activations or the KV cache.
 pub fn is_of_activations(name: &str) -> bool {
     OF_ACTIVATIONS.contains(&name.rsplit('.').next().unwrap_or_default())
 }
@@ -305,10 +306,10 @@ pub fn is_sibling(last: &str) -> bool {
 }
 
 impl Recognized {
-    /// The layer. Reads tensor data if its shape stands there.
+    /// The layer. Reads tensor data if its shape is there.
     ///
     /// # Errors
-    /// Why there is no layer; [`Missing::Unread`] if its shape could not be read.
+    /// Why it cannot be decoded; [`Missing::Unread`] if its shape could not be read.
     pub fn resolve(&self, catalog: &Catalog) -> std::result::Result<Layer, Missing> {
         match &self.outcome {
             Outcome::Layer(layer) => Ok(layer.clone()),

@@ -1,6 +1,6 @@
-//! Why something is not there: a sentence for a person, and whether that is for good or for now.
+//! Why something is missing: a sentence for a person, and whether the cause is permanent.
 //!
-//! An [`Error`](crate::Error) is a request that failed. A reason belongs to the model instead: a
+//! An [`Error`](crate::Error) is a request that failed. A reason describes the model instead: a
 //! layer that cannot be decoded, a fusion whose parts do not fit. `ls --why` and `meta.json` show
 //! it, and the rest of the model is unaffected.
 
@@ -8,7 +8,7 @@ use std::fmt;
 use std::ops::Deref;
 use std::sync::Arc;
 
-/// Why a tensor or a layer is not there, as a sentence for a person. Names what is at fault and
+/// Why a tensor or a layer is missing, as a sentence for a person. It names what is at fault and
 /// gives both numbers if there are two. Cheap to clone.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Reason(Arc<str>);
@@ -19,14 +19,14 @@ impl Reason {
         &self.0
     }
 
-    /// The same reason, seen from what contains it: `experts: scales are missing`.
+    /// The same reason with its context in front: `experts: scales are missing`.
     #[must_use]
     pub fn within(&self, what: impl fmt::Display) -> Reason {
         Reason::from(format!("{what}: {self}"))
     }
 }
 
-/// A [`Reason`] from a format string, as `format!` has it.
+/// Makes a [`Reason`] like `format!`.
 macro_rules! reason {
     ($($sentence:tt)*) => {
         $crate::reason::Reason::from(format!($($sentence)*))
@@ -72,24 +72,24 @@ impl From<Reason> for String {
     }
 }
 
-/// Why something is not there, and whether that may change.
+/// Why something is missing, and whether that may change.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Missing {
-    /// What the files say rules it out: lasting.
+    /// The files' contents rule it out. This is permanent.
     Reason(Reason),
-    /// A fact that it depends on could not be read. Whether it is there is not known: ask again.
+    /// Data that it depends on could not be read, so it is not known whether it exists. Ask again.
     Unread(Reason),
 }
 
 impl Missing {
-    /// The reason, lasting or not.
+    /// The reason, permanent or not.
     pub fn reason(&self) -> &Reason {
         match self {
             Missing::Reason(reason) | Missing::Unread(reason) => reason,
         }
     }
 
-    /// As [`Reason::within`]. What is lasting stays so.
+    /// As [`Reason::within`]. A permanent reason stays permanent.
     #[must_use]
     pub fn within(self, what: impl fmt::Display) -> Missing {
         match self {

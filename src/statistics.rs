@@ -2,9 +2,9 @@
 //! pass over a values view (little-endian binary32), or over stored elements that binary32 cannot
 //! hold.
 //!
-//! The values are cut into spans by their positions alone; a span is summarized while it lies in
-//! the cache, and summaries are merged in order. So the result is the same, to the last bit,
-//! however many threads took part.
+//! The values are divided into spans by position alone. A span is summarized while it is in the
+//! cache, and summaries are merged in order, so the result is the same to the last bit with any
+//! number of threads.
 
 use crate::error::Result;
 use crate::parallel;
@@ -21,10 +21,10 @@ pub use values::{Value, Values, Wide};
 /// between the loop that finds their range and mean and the loop that uses both.
 const SPAN: u64 = 64 * 1024;
 
-/// The largest tile that is read whole instead of in spans, in values (16 MiB).
+/// The largest tile that is read whole instead of in spans, in values (16 MiB of binary32).
 const MAX_TILE: u64 = 4 << 20;
 
-/// What is known of a set of values. Range, mean and deviation are over the finite ones alone.
+/// Statistics of a set of values. Range, mean and deviation cover only the finite ones.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Summary {
     /// All values, finite or not.
@@ -35,7 +35,7 @@ pub struct Summary {
     pub nan: u64,
     /// Infinite values, of either sign.
     pub inf: u64,
-    /// Where the finite values lie, if that was asked for.
+    /// The distribution of the finite values, if requested.
     pub histogram: Option<Histogram>,
     min: f64,
     max: f64,
@@ -43,19 +43,19 @@ pub struct Summary {
     mean: f64,
     /// Sum of squared deviations from the mean, divided by 2^2·unit.
     squares: f64,
-    /// Not 0 only where squares of binary64 could overflow or vanish.
+    /// Not 0 only if squares of binary64 could overflow or vanish.
     unit: i32,
 }
 
-/// The power of two of which sums over values in `min..=max` are best kept in multiples.
+/// The exponent of the power of two by which sums over values in `min..=max` are divided.
 fn unit(min: f64, max: f64) -> i32 {
     let largest = min.abs().max(max.abs());
     let exponent = (largest.to_bits() >> 52) as i32 - 1023;
     match exponent {
         _ if largest == 0.0 => 0,
-        // Squares of these, and sums of 2^64 of them, stay well inside binary64's range.
+        // Squares of such values, and sums of 2^64 of them, stay well within binary64's range.
         -400..=400 => 0,
-        // Within what 2^-unit can be.
+        // 2^-unit must be a normal number.
         e => e.clamp(-1000, 1000),
     }
 }
@@ -78,7 +78,8 @@ impl Default for Summary {
 }
 
 impl Summary {
-    /// Of no values yet, to merge others into: with a histogram, if theirs are to be kept.
+    /// The summary of no values, to merge others into. With `histogram`, their histograms are
+    /// merged, too.
     pub fn new(histogram: bool) -> Summary {
         Summary {
             histogram: histogram.then(Histogram::default),
@@ -86,15 +87,16 @@ impl Summary {
         }
     }
 
-    /// Of values that lie in memory, with a histogram or without, which is twice as fast.
+    /// Summarizes values in memory. Without a histogram this is twice as fast.
     pub fn of<T: Value>(values: &[T], histogram: bool) -> Summary {
-        // With anything in it that is not finite, neither is the sum. One of binary64 can overflow.
+        // If any value is not finite, the sum is not finite either. A sum of finite binary64 values
+        // can also overflow, which the loop below handles.
         let first = loops::first(values);
         if first.sum.is_finite() {
             return Summary::of_finite(values, &first, histogram);
         }
         let wide = |v: &T| -> f64 { (*v).into() };
-        // Without a branch, which noise would mispredict at every other value.
+        // Without a branch, which noise would cause to be mispredicted at every other value.
         let (mut finite, mut n) = (values.to_vec(), 0);
         for v in values {
             finite[n] = *v;
@@ -138,14 +140,14 @@ impl Summary {
         }
     }
 
-    /// Mean and squares in multiples of another power of two: a larger one, unless both are 0.
+    /// Mean and squares in units of another power of two, which is larger unless both are 0.
     fn moments_in(&self, unit: i32) -> (f64, f64) {
         let scale = 2f64.powi(self.unit - unit);
         (self.mean * scale, self.squares * scale * scale)
     }
 
-    /// Takes in what is known of further values: Chan, Golub and LeVeque's pairwise update, which
-    /// loses nothing to cancellation however far the mean lies from zero.
+    /// Adds the summary of further values by Chan, Golub and LeVeque's pairwise update, which does
+    /// not suffer from cancellation, however far from zero the mean is.
     pub fn merge(&mut self, other: &Summary) {
         let (n, m) = (self.finite() as f64, other.finite() as f64);
         if m > 0.0 {
@@ -177,7 +179,7 @@ impl Summary {
         self.inf += other.inf;
     }
 
-    /// Finite values.
+    /// The number of finite values.
     pub fn finite(&self) -> u64 {
         self.count - self.nan - self.inf
     }
@@ -186,7 +188,7 @@ impl Summary {
         (self.finite() > 0).then_some(value)
     }
 
-    /// The least finite value; `None` where no value is finite.
+    /// The least finite value; `None` if no value is finite.
     pub fn min(&self) -> Option<f64> {
         self.if_any(self.min)
     }
@@ -207,8 +209,8 @@ impl Summary {
     }
 }
 
-/// Summarizes all values, with a histogram or without, on as many threads as there are processors.
-/// `progress` is told how many values were done since it was last told, from any thread.
+/// Summarizes all values, with or without a histogram, on as many threads as there are processors.
+/// `progress` receives the number of values done since the last call, from any thread.
 ///
 /// # Errors
 /// As [`Values::read`]: the first span that cannot be read.
@@ -235,8 +237,8 @@ pub fn summarize<V: Values + ?Sized>(
     Ok(all)
 }
 
-/// How values are cut up for reading: spans that stay in the cache, in chunks that threads take.
-/// Depends on their number and grain alone.
+/// How values are divided for reading: into spans that stay in the cache, and chunks of spans that
+/// threads take. Depends only on their number and grain.
 #[derive(Debug, Clone, Copy)]
 pub struct Spans {
     numel: u64,
@@ -245,7 +247,7 @@ pub struct Spans {
 }
 
 impl Spans {
-    /// For these values. Whole tiles are read where a tile is no larger than 4 Mi values.
+    /// For these values. Tiles of up to 4 Mi values are read whole.
     pub fn of<V: Values + ?Sized>(values: &V) -> Spans {
         Spans::new(values.numel(), values.grain())
     }
@@ -258,7 +260,8 @@ impl Spans {
             g if g <= MAX_TILE => g,
             _ => SPAN,
         };
-        // Enough chunks for any number of threads, few enough that their summaries weigh nothing.
+        // Enough chunks for any number of threads, but few enough that their summaries take little
+        // memory.
         let per_chunk = (numel / span / 256).max((1 << 20) / span).max(1);
         Spans {
             numel,

@@ -1,10 +1,10 @@
-//! Text for people: readable numbers, and names that cannot control a terminal.
+//! Text for display: readable numbers, and names that cannot control a terminal.
 
 use std::borrow::Cow;
 use std::fmt::Write;
 
-/// `text` with everything that a terminal would act on made visible: control characters (C0, DEL, C1),
-/// and the Unicode characters that reorder or hide text, as `\u{…}`.
+/// `text` with everything that a terminal would act on escaped as `\u{…}`: control characters (C0,
+/// DEL, C1), and the Unicode characters that reorder or hide text.
 pub fn printable(text: &str) -> Cow<'_, str> {
     if !text.chars().any(acts_on_terminal) {
         return text.into();
@@ -24,8 +24,8 @@ pub fn printable(text: &str) -> Cow<'_, str> {
     out.into()
 }
 
-/// JSON text with the same characters escaped, which occur only inside its strings (newlines between
-/// values stay): the same values, and nothing that a terminal would act on.
+/// JSON text with the same characters escaped. They occur only inside its strings (newlines between
+/// values stay), so it remains the same JSON value.
 pub fn printable_json(text: &str) -> Cow<'_, str> {
     let acts = |c| acts_on_terminal(c) && c != '\n';
     if !text.chars().any(acts) {
@@ -34,7 +34,7 @@ pub fn printable_json(text: &str) -> Cow<'_, str> {
     let mut out = String::with_capacity(text.len() + 16);
     for c in text.chars() {
         if acts(c) {
-            // All of them are in the first plane, so one escape is enough.
+            // All of them are in the basic plane, so one escape is enough.
             let _ = write!(out, "\\u{:04x}", c as u32);
         } else {
             out.push(c);
@@ -43,7 +43,7 @@ pub fn printable_json(text: &str) -> Cow<'_, str> {
     out.into()
 }
 
-/// Appends JSON on one line. Keys must be strings, as all keys of this program are.
+/// Appends JSON on one line. Map keys must be strings, as they are throughout this program.
 pub(crate) fn push_json(out: &mut Vec<u8>, value: &(impl serde::Serialize + ?Sized)) {
     // Writing to a Vec cannot fail.
     let _ = serde_json::to_writer(out, value);
@@ -115,7 +115,8 @@ fn trim(decimal: &str) -> &str {
     }
 }
 
-/// At most `max` characters, the middle left out of longer text: tensor names differ at both ends.
+/// Shortens text to `max` characters by leaving out the middle, because tensor names differ at both
+/// ends.
 pub fn elide(text: &str, max: usize) -> String {
     let n = text.chars().count();
     if n <= max {

@@ -1,5 +1,5 @@
-//! Views: lazy bytes of a known length. What a file of the mount shows is a view, and views nest
-//! (npy over cast over concat over stored).
+//! Views: lazy bytes of a known length. Each file of the mount is a view, and views nest (npy over
+//! cast over concat over stored).
 //!
 //! ```text
 //! shard ── StoredBytes ──┬── raw                          (replied straight from the mapping)
@@ -37,45 +37,45 @@ pub use tile_cache::TileCache;
 
 /// Lazy bytes of an exact, known length. Nothing is computed before it is read.
 pub trait View: Send + Sync {
-    /// The length in bytes, exact, without computing one of them.
+    /// The exact length in bytes. Computes none of them.
     fn len(&self) -> u64;
 
-    /// Whether there is not one byte.
+    /// Whether it has no bytes.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
     /// Fills `buf` with the bytes from `offset` on.
     ///
-    /// The caller keeps `offset + buf.len() ≤ self.len()`; any offset and any length within that is
-    /// allowed. Sources are read with `pread`, never through a mapping: a file that was truncated
-    /// is [`Error::Truncated`](crate::Error::Truncated), not a SIGBUS.
+    /// The caller guarantees `offset + buf.len() ≤ self.len()`; any offset and length within that
+    /// are allowed. Sources are read with `pread`, never through a mapping, so a truncated file is
+    /// [`Error::Truncated`](crate::Error::Truncated), not a SIGBUS.
     ///
     /// # Errors
-    /// The source cannot give the bytes, or their contents make values impossible.
+    /// The source cannot be read, or its contents make values impossible.
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<()>;
 
-    /// The same bytes as one piece of a mapping or of shared memory, if they are that: the zero-copy
-    /// way. `None` means "use [`View::read_at`]".
+    /// The same bytes without a copy, if they are one piece of a mapping or of shared memory.
+    /// `None` means "use [`View::read_at`]".
     fn piece(&self, offset: u64, len: usize) -> Option<Piece<'_>> {
         let _ = (offset, len);
         None
     }
 
-    /// Announces byte ranges that are about to be read, in any order and any number of reads, so that
-    /// a source can fetch them at the same time. Only a hint: it must not fail, and must not wait.
+    /// Announces byte ranges that are about to be read, in any order and any number of reads, so
+    /// that a source can fetch them all at once. Only a hint: it must not fail, and must not wait.
     fn will_need(&self, ranges: &[Range<u64>]) {
         let _ = ranges;
     }
 
-    /// A granularity, in bytes, at which reads are cheapest (a row, a tile): a hint for callers that
-    /// read the whole view in pieces. 1 when it does not matter.
+    /// A granularity, in bytes, at which reads are cheapest (a row, a tile): a hint for callers
+    /// that read the whole view in pieces. 1 if it does not matter.
     fn grain(&self) -> u64 {
         1
     }
 }
 
-/// A view that several holders share.
+/// A view with several owners.
 pub type SharedView = Arc<dyn View>;
 
 impl<V: View + ?Sized> View for Arc<V> {
@@ -96,7 +96,7 @@ impl<V: View + ?Sized> View for Arc<V> {
     }
 }
 
-/// Ranges of a view that begins `by` bytes into another, as ranges of that.
+/// Converts ranges of a view that begins `by` bytes into another view to ranges of the latter.
 fn shifted(ranges: &[Range<u64>], by: u64) -> Vec<Range<u64>> {
     ranges.iter().map(|r| r.start + by..r.end + by).collect()
 }

@@ -1,17 +1,17 @@
-//! Threads for what a request thread must not wait for.
+//! Threads for work that a request thread must not wait for.
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// Threads of a mount's pool. A thread that waits for a stalled source costs a stack that it has
-/// hardly touched, so there may be many: what stalls 256 requests at a time stops the requests that
-/// need the pool, and those alone.
+/// The most threads in a mount's pool. A thread that waits for a stalled source costs only a stack
+/// that it has hardly touched, so there may be many. If 256 requests stall at the same time, only
+/// requests that need the pool are blocked.
 pub const MOUNT_LIMIT: usize = 256;
 
-/// Jobs that may wait for a thread. The kernel sends a process's next request when the last is
-/// answered, so only thousands of blocked processes come near it.
+/// The most jobs that may wait for a thread. The kernel sends a process's next request only when
+/// the last is answered, so only thousands of blocked processes come near this limit.
 const QUEUE: usize = 4096;
 
 /// How long an idle thread stays.
@@ -19,13 +19,13 @@ const IDLE: Duration = Duration::from_secs(10);
 
 type Job = Box<dyn FnOnce() + Send>;
 
-/// A pool that starts a thread when a job finds none idle, up to a limit. Jobs beyond the limit wait
-/// their turn. The threads end when they have been idle for a while, and when the pool is dropped
-/// (its last clone): jobs that still wait then are dropped, too.
+/// A pool that starts a thread, up to a limit, when no thread is idle for a job. Jobs beyond the
+/// limit wait their turn. Threads end when they have been idle for a while, and when the last clone
+/// of the pool is dropped; jobs that still wait then are dropped, too.
 #[derive(Clone)]
 pub struct Workers(Arc<Owner>);
 
-/// What all clones share, and the threads do not: it is dropped with the last clone.
+/// Shared by all clones but not by the threads, so that it is dropped with the last clone.
 struct Owner(Arc<Shared>);
 
 struct Shared {
@@ -56,12 +56,13 @@ impl Workers {
         }))))
     }
 
-    /// Runs `job` on some thread of the pool, soon. If no thread can be started and none is there, the
-    /// caller's thread runs it.
+    /// Runs `job` on a thread of the pool, soon. If the pool has no thread and none can be started,
+    /// the calling thread runs it.
     ///
     /// # Errors
-    /// Too many jobs wait already. The job is dropped, and with it a reply that it holds, which
-    /// answers EIO: to wait for room would stop the caller, the one thing that a pool is to prevent.
+    /// Too many jobs are already waiting. The job is dropped, and with it a reply that it holds,
+    /// which answers EIO. Waiting for room would block the caller, which is what the pool is there
+    /// to prevent.
     pub fn run(&self, job: impl FnOnce() + Send + 'static) -> Result<(), Full> {
         let shared = &self.0.0;
         let mut state = shared.lock();
@@ -80,7 +81,7 @@ impl Workers {
             .spawn(move || of_thread.work());
         match started {
             Ok(_) => state.threads += 1,
-            // A thread that runs will come to it.
+            // A running thread will get to it.
             Err(_) if state.threads > 0 => {}
             Err(_) => {
                 let job = state.jobs.pop_back();
@@ -96,7 +97,7 @@ impl Drop for Owner {
     fn drop(&mut self) {
         let mut state = self.0.lock();
         state.closed = true;
-        // Dropped without the lock: a job may own anything.
+        // Dropped outside the lock: a job may own anything.
         let unrun = std::mem::take(&mut state.jobs);
         drop(state);
         self.0.wake.notify_all();
@@ -115,7 +116,7 @@ impl Shared {
         }
     }
 
-    /// The next job; `None` if the thread is to end, which is then no longer counted.
+    /// The next job; `None` if the thread must end, and then it is no longer counted.
     fn next(&self) -> Option<Job> {
         let mut state = self.lock();
         loop {
@@ -141,9 +142,9 @@ impl Shared {
     }
 }
 
-/// A job that panics drops its reply, which answers EIO, and the thread goes on.
+/// If a job panics, its reply is dropped, which answers EIO, and the thread continues.
 fn run_logged(job: Job) {
-    // The caller's thread may run it, which may have less patience.
+    // The calling thread may be the one that runs it, and it may have less patience.
     let job = || crate::patience::with(crate::patience::Patience::Full, job);
     if let Err(panic) = catch_unwind(AssertUnwindSafe(job)) {
         log::error!(
@@ -182,7 +183,7 @@ mod tests {
         assert_eq!(got, (0..50).collect::<Vec<_>>());
     }
 
-    /// Threads of this process with the pool's name are shared with other tests, so each thread here
+    /// Other tests of this process also have threads with the pool's name, so each thread here
     /// holds something that can be counted.
     #[test]
     fn threads_end_with_their_owner_and_waiting_jobs_are_dropped() {

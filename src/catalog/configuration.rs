@@ -1,8 +1,8 @@
-//! A model's configuration: what it states about quantization and tying. Most models keep it in JSON
-//! files beside the weights; a manifest has one of its own. Everything above asks for keys.
+//! A model's configuration: what it states about quantization and tying. Most models keep it in
+//! JSON files beside the weights; a manifest has its own. The layers above ask for keys, not files.
 //!
-//! Stale or missing files are normal, so one that cannot be read or parsed counts as absent (and is
-//! noted).
+//! Stale or missing files are normal, so a file that cannot be read or parsed counts as absent (and
+//! is noted).
 
 use std::fmt;
 
@@ -15,7 +15,7 @@ use crate::error::Result;
 /// A model's configuration, from every source that it has.
 #[derive(Debug, Default, Clone)]
 pub struct Configuration {
-    /// `config.json`, or what a container's own metadata has in its place.
+    /// `config.json`, or the container's own metadata that takes its place.
     pub config: Option<Value>,
     /// `quantize_config.json` (GPTQ's older place).
     pub quantize_config: Option<Value>,
@@ -28,11 +28,11 @@ pub struct Configuration {
     /// A manifest's own `config` object (`default_bits`, `default_group_size`). If this is set, the
     /// tensors come from a bin + manifest pair, and no other configuration of quantization counts.
     pub manifest: Option<Map<String, Value>>,
-    /// Files that are there and were passed over.
+    /// Files that exist but were not used.
     pub unused: Vec<Unused>,
 }
 
-/// A config file that is there and cannot be used.
+/// A config file that exists but cannot be used.
 #[derive(Debug, Clone)]
 pub struct Unused {
     /// Its name in the model directory.
@@ -56,11 +56,12 @@ const FILES: [&str; 5] = [
     "hf_quant_config.json",
 ];
 
-/// Configs are small; what is larger than this, in bytes, is something else.
+/// Largest config file that is read, in bytes. Configs are small; anything larger is something
+/// else.
 const MAX_CONFIG: u64 = 64 << 20;
 
 impl Configuration {
-    /// What the JSON files in `store` have.
+    /// Reads the JSON files in `store`.
     pub fn beside(store: &dyn Store) -> Configuration {
         store.prefetch(&FILES);
         let mut unused = Vec::new();
@@ -105,8 +106,8 @@ fn read_json(store: &dyn Store, file: &str) -> Result<Option<Value>> {
     };
     match serde_json::from_slice(&bytes) {
         Ok(value) => Ok(Some(value)),
-        // Python's json writes NaN and Infinity, which are not JSON; configs contain them now and
-        // then, never in keys that matter here.
+        // Python's json writes NaN and Infinity, which are not JSON. Some configs contain them, but
+        // never in keys that matter here.
         Err(e) => serde_json::from_str(&without_nan(&String::from_utf8_lossy(&bytes)))
             .map(Some)
             .map_err(|_| not_json(&store.location().join(file), &bytes, &e)),

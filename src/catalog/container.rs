@@ -1,8 +1,8 @@
-//! Containers: the formats that weights are stored in. A table; adding one is a folder below this
-//! file and a row of [`CONTAINERS`].
+//! Containers: the formats that weights are stored in. To add one, add a folder below this file and
+//! a row in [`CONTAINERS`].
 //!
-//! A container claims a file that was asked for, or a directory's listing. What it returns reads
-//! itself, in one walk that serves [`Catalog::open`](super::Catalog::open) (which stops at the first
+//! A container claims a file that was asked for, or a directory's listing. The claim then reads the
+//! model, in one walk that serves [`Catalog::open`](super::Catalog::open) (which stops at the first
 //! problem) and [`check`](super::check) (which keeps them all), as [`Findings`] decides.
 
 use std::collections::BTreeSet;
@@ -25,8 +25,8 @@ mod tests;
 pub(super) use impostor::not_json;
 pub use safetensors::{HeaderProblem, METADATA, check_header};
 
-/// All containers, in the order of preference: of a directory that holds several, the first row that
-/// claims it is served.
+/// All containers, in order of preference: if a directory holds several, the first row that claims
+/// it is served.
 pub(super) static CONTAINERS: &[&dyn Container] = &[
     &safetensors::SingleFile,
     &safetensors::Indexed,
@@ -39,49 +39,50 @@ pub(super) trait Container: Sync {
     /// The format's name in `model.json`.
     fn name(&self) -> &'static str;
 
-    /// What it looks for in a directory, for the error that nothing was found.
+    /// What it looks for in a directory, for the error message if nothing is found.
     fn looks_for(&self) -> &'static str;
 
-    /// The files that it takes by their own path, for the same error.
+    /// The kinds of files that it accepts by their own path, for the same message.
     fn takes(&self) -> &'static [&'static str] {
         &[]
     }
 
-    /// Whether `name`, which was asked for in `store`, is its file.
+    /// Whether the file `name` in `store` belongs to this container.
     ///
     /// # Errors
-    /// The file is its own and cannot be used.
-    fn claim_file(&self, store: &Arc<dyn Store>, name: &str) -> Result<Answer> {
+    /// The file belongs to this container but cannot be used.
+    fn claim_file(&self, store: &Arc<dyn Store>, name: &str) -> Result<Verdict> {
         let _ = (store, name);
-        Ok(Answer::No)
+        Ok(Verdict::No)
     }
 
-    /// Whether a directory is its model.
+    /// Whether a directory holds a model of this container.
     ///
     /// # Errors
-    /// It is, but which of several models in it is meant cannot be decided.
-    fn claim_listing(&self, listing: &Listing) -> Result<Answer>;
+    /// It holds several such models, and nothing decides which one is meant.
+    fn claim_listing(&self, listing: &Listing) -> Result<Verdict>;
 
-    /// Whether a file of that name holds its weights, or lists files that do.
+    /// Whether a file of that name holds weights in this format, or lists files that do.
     fn is_named_so(&self, name: &str) -> bool {
         let _ = name;
         false
     }
 
-    /// Whether a file that begins with `head` (at most 1 KiB) is its own.
+    /// Whether a file that begins with `head` (at most 1 KiB) is in this format.
     fn begins_so(&self, head: &[u8]) -> bool {
         let _ = head;
         false
     }
 }
 
-/// A container's answer about a file or a listing.
-pub(super) enum Answer {
-    /// It is its own.
+/// A container's verdict on a file or a listing.
+pub(super) enum Verdict {
+    /// It belongs to this container.
     Yes(Box<dyn Claim>),
-    /// It is not its own.
+    /// It does not.
     No,
-    /// It would be its own but for this problem: the error if no other container claims it.
+    /// It would belong to this container but for this problem, which is the error if no other
+    /// container claims it.
     Almost(Error),
 }
 
@@ -90,26 +91,26 @@ pub(super) trait Claim {
     /// Reads headers, index and manifest, and reports what is wrong to `findings`.
     ///
     /// # Errors
-    /// What `findings` passed on, or something that leaves nothing to be read.
+    /// An error that `findings` returned, or one that leaves nothing to read.
     fn read(self: Box<Self>, findings: &mut Findings) -> Result<Parts>;
 }
 
-/// The files of a directory that may be a model's.
+/// The files in a directory that may belong to a model.
 pub(super) struct Listing {
     /// The directory.
     pub store: Arc<dyn Store>,
-    /// The names of what is not a directory, in byte order.
+    /// The names of everything that is not a directory, in byte order.
     pub names: BTreeSet<String>,
 }
 
-/// The prefix of the files in which macOS keeps resource forks on foreign disks: there are no weights
-/// in `._model.safetensors`.
+/// The prefix of the files in which macOS keeps resource forks on foreign disks:
+/// `._model.safetensors` contains no weights.
 const RESOURCE_FORK: &str = "._";
 
 impl Listing {
     fn new(store: &Arc<dyn Store>) -> Result<Listing> {
         let entries = store.list()?.into_iter();
-        // A link to nowhere counts, too: opening it names it in the error.
+        // A dangling link counts, too: the error from opening it names it.
         let files = entries.filter(|entry| entry.kind != EntryKind::Directory);
         let names = files.filter_map(|entry| entry.name.into_string().ok());
         Ok(Listing {
@@ -118,13 +119,13 @@ impl Listing {
         })
     }
 
-    /// The names with one of these endings.
+    /// The names with this ending.
     fn ending(&self, end: &str) -> impl Iterator<Item = &String> {
         self.names.iter().filter(move |n| n.ends_with(end))
     }
 }
 
-/// What a container hands over of a model.
+/// What a container returns about a model.
 pub(super) struct Parts {
     /// The directory.
     pub store: Arc<dyn Store>,
@@ -134,7 +135,7 @@ pub(super) struct Parts {
     pub files: Vec<Arc<dyn Object>>,
     /// The tensors, in any order.
     pub tensors: Vec<Row>,
-    /// Names of tensors that are promised and not at hand.
+    /// Names of tensors that are listed but not available.
     pub absent: BTreeSet<Arc<str>>,
     /// For `model.json`.
     pub metadata: serde_json::Map<String, serde_json::Value>,
@@ -144,14 +145,14 @@ pub(super) struct Parts {
     pub weight_files: Vec<String>,
     /// One shard was asked for by its own path.
     pub lone_file: bool,
-    /// Shards are missing, and what they hold is not known.
+    /// Shards are missing, and nothing lists what they hold.
     pub shards_missing: bool,
     /// Remarks for the log and `ls --why`.
     pub notes: Vec<String>,
 }
 
 impl Parts {
-    /// Nothing yet of a model in `store`, whose configuration is in JSON files beside the weights.
+    /// An empty model in `store`, with the configuration from the JSON files beside the weights.
     pub fn new(store: &Arc<dyn Store>, format: &'static str) -> Parts {
         Parts {
             store: store.clone(),
@@ -169,10 +170,10 @@ impl Parts {
     }
 }
 
-/// The container that has `source`.
+/// The first container that claims `source`.
 ///
 /// # Errors
-/// None has; the message lists what was looked for.
+/// No container claims it; the message lists what was looked for.
 pub(super) fn claim(source: &Source) -> Result<Box<dyn Claim>> {
     let store = &source.store;
     match &source.file {
@@ -192,15 +193,15 @@ pub(super) fn claim(source: &Source) -> Result<Box<dyn Claim>> {
 
 /// The first claim. If there is none, `refuse` makes the error, given the first "almost".
 fn first(
-    ask: impl Fn(&dyn Container) -> Result<Answer>,
+    ask: impl Fn(&dyn Container) -> Result<Verdict>,
     refuse: impl FnOnce(Option<Error>) -> Error,
 ) -> Result<Box<dyn Claim>> {
     let mut almost = None;
     for container in CONTAINERS {
         match ask(*container)? {
-            Answer::Yes(claim) => return Ok(claim),
-            Answer::No => {}
-            Answer::Almost(error) => almost = almost.or(Some(error)),
+            Verdict::Yes(claim) => return Ok(claim),
+            Verdict::No => {}
+            Verdict::Almost(error) => almost = almost.or(Some(error)),
         }
     }
     Err(refuse(almost))

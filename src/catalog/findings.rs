@@ -1,5 +1,5 @@
-//! What is wrong with a model. A container reports it while it reads; opening stops at the first
-//! problem, and `stfs verify` keeps them all.
+//! Problems of a model. A container reports them while it reads. Opening stops at the first; `stfs
+//! verify` collects them all.
 
 use std::path::Path;
 
@@ -19,7 +19,7 @@ pub struct Problem {
 }
 
 impl Problem {
-    /// With a file as a whole.
+    /// A problem with a file as a whole.
     pub fn of_file(file: &str, problem: impl Into<String>) -> Problem {
         Problem {
             file: file.into(),
@@ -28,7 +28,7 @@ impl Problem {
         }
     }
 
-    /// With a tensor.
+    /// A problem with a tensor.
     pub fn of_tensor(file: &str, tensor: &str, problem: impl Into<String>) -> Problem {
         Problem {
             tensor: Some(tensor.into()),
@@ -45,14 +45,14 @@ impl Problem {
         Problem::from_error(&file, error)
     }
 
-    /// From the error about a file, whose location then need not be named again.
+    /// From an error about a file. The location is not repeated in the text.
     fn from_error(file: &str, error: &Error) -> Problem {
         Problem::of_file(file, error.without_location())
     }
 }
 
-/// Where a container reports what is wrong. While a model is opened, a report comes back as the error
-/// that ends it; while it is verified, reports are kept, and the container goes on.
+/// Collects the problems that a container reports. While a model is opened, a report returns as the
+/// error that ends it; while a model is verified, reports are kept and the container continues.
 pub(super) struct Findings {
     options: OpenOptions,
     /// `None` while a model is opened.
@@ -74,7 +74,7 @@ impl Findings {
         }
     }
 
-    /// Nothing yet, for the same purpose.
+    /// An empty collection for the same purpose.
     pub fn same(&self) -> Findings {
         Findings {
             options: self.options,
@@ -82,7 +82,7 @@ impl Findings {
         }
     }
 
-    /// Whether to serve what is there of an incomplete download.
+    /// Whether to serve the part of an incomplete download that has arrived.
     pub fn allow_missing(&self) -> bool {
         self.options.allow_missing
     }
@@ -92,7 +92,7 @@ impl Findings {
         self.problems.is_some()
     }
 
-    /// A problem, and how the error reads if it is the first.
+    /// Reports a problem. `error` makes the error that ends opening.
     ///
     /// # Errors
     /// The error, while a model is opened.
@@ -104,7 +104,7 @@ impl Findings {
         Ok(())
     }
 
-    /// An error about the file `name`.
+    /// Reports an error about the file `name`.
     ///
     /// # Errors
     /// The error, while a model is opened.
@@ -112,7 +112,7 @@ impl Findings {
         self.report(Problem::from_error(name, &error), || error)
     }
 
-    /// A problem with a tensor that the file at `at` lists.
+    /// Reports a problem with a tensor that the file at `at` lists.
     ///
     /// # Errors
     /// The problem, while a model is opened.
@@ -123,19 +123,19 @@ impl Findings {
         })
     }
 
-    /// Something that only `verify` reports: opening serves the model all the same, or finds it itself.
+    /// Adds a problem that only `verify` reports: opening tolerates it, or detects it elsewhere.
     pub fn flaw(&mut self, problem: Problem) {
         if let Some(problems) = &mut self.problems {
             problems.push(problem);
         }
     }
 
-    /// All that was kept.
+    /// All problems that were kept.
     pub fn into_problems(self) -> Vec<Problem> {
         self.problems.unwrap_or_default()
     }
 
-    /// Adds what was found apart from this.
+    /// Adds the problems of another collection.
     pub fn append(&mut self, other: Findings) {
         if let Some(problems) = &mut self.problems {
             problems.extend(other.problems.into_iter().flatten());
@@ -147,7 +147,7 @@ impl Findings {
 /// stop at, and everything behind it, in weight files, index, manifest and configs.
 ///
 /// # Errors
-/// There is no model to look at.
+/// There is no model at this path.
 pub fn check(model: &Path) -> Result<Vec<Problem>> {
     let claim = container::claim(&Source::find(model)?)?;
     let mut findings = Findings::all();

@@ -1,9 +1,9 @@
-//! Natural order: runs of digits compare as numbers, so that layer 2 stands before layer 10.
+//! Natural order: runs of digits compare as numbers, so that layer 2 comes before layer 10.
 
 use std::cmp::Ordering;
 
-/// Compares names with their runs of digits in numeric order; names that differ only in leading
-/// zeros compare as text, so the order is total.
+/// Compares names, with runs of digits in numeric order. Names that differ only in leading zeros
+/// compare as text, so the order is total.
 pub fn natural(a: &str, b: &str) -> Ordering {
     let (mut x, mut y) = (a.as_bytes(), b.as_bytes());
     loop {

@@ -1,4 +1,4 @@
-//! A tensor as a container hands it over.
+//! A tensor as a container returns it.
 
 use std::sync::Arc;
 
@@ -20,7 +20,7 @@ pub struct Row {
     pub nbytes: u64,
     /// A manifest's `bits` (its `config.default_bits` applied), `None` in other containers.
     pub bits: Option<ManifestBits>,
-    /// What `meta.json` says of its origin besides file and offset, if anything.
+    /// What `meta.json` shows of its origin besides file and offset, if anything.
     pub origin: Option<Box<RowOrigin>>,
 }
 
@@ -36,15 +36,15 @@ pub struct RowOrigin {
 /// Where the bytes of a stored tensor are.
 #[derive(Clone)]
 pub enum RowBytes {
-    /// One run of a file's bytes: served without a copy.
+    /// A contiguous range of a file: served without a copy.
     Extent {
         /// Index into the container's files.
         file: u32,
         /// First byte, counted from the start of the file.
         offset: u64,
     },
-    /// Anything else that gives exactly [`Row::nbytes`] bytes, such as the elements of a strided
-    /// tensor, gathered.
+    /// Any other view of exactly [`Row::nbytes`] bytes, such as the gathered elements of a strided
+    /// tensor.
     View {
         /// The bytes.
         view: SharedView,
@@ -54,7 +54,7 @@ pub enum RowBytes {
 }
 
 impl RowBytes {
-    /// The first file that they come from.
+    /// The first file that the bytes come from.
     pub fn file(&self) -> Option<u32> {
         match self {
             RowBytes::Extent { file, .. } => Some(*file),
@@ -66,10 +66,10 @@ impl RowBytes {
 /// What a manifest states about a tensor's packed width.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ManifestBits {
-    /// Bits per packed value; 0 for a tensor that packs nothing.
+    /// Bits per packed value; 0 for a tensor that is not packed.
     pub bits: u32,
-    /// Whether the tensor's own entry gives it, by `bits` or by a shape that counts the values (else
-    /// it is a default).
+    /// Whether the tensor's own entry determines it, by `bits` or by a logical shape. If not, it is
+    /// a default.
     pub explicit: bool,
 }
 

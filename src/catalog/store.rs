@@ -1,5 +1,5 @@
-//! Stores: where a model's files are. A [`Store`] is one directory of them, an [`Object`] one file.
-//! Everything above asks these two and never a path: nothing else opens, maps or stats a source.
+//! Stores: where a model's files are. A [`Store`] is one directory, an [`Object`] is one file. All
+//! other modules use these two and never a path: nothing else opens, maps or stats a source.
 
 use std::ffi::{OsStr, OsString};
 use std::ops::Range;
@@ -23,11 +23,11 @@ pub use stat::{FileState, Stat};
 /// Largest index or manifest that is read, in bytes: ten times what a million tensors need.
 pub(super) const MAX_INDEX: u64 = 1 << 30;
 
-/// Looks for a MODEL in one kind of store; `None` if it is not written like one of its own.
+/// Looks for a MODEL in one kind of store; `None` if the argument does not have that store's form.
 type Find = fn(&Path) -> Option<Result<Source>>;
 
-/// The kinds of stores. The first that answers decides; the local file system is the last, as it takes
-/// every path.
+/// The kinds of stores. The first that answers decides. The local file system must be the last,
+/// because it accepts every path.
 static STORES: &[Find] = &[local::find];
 
 /// A MODEL argument, resolved.
@@ -35,9 +35,9 @@ static STORES: &[Find] = &[local::find];
 pub struct Source {
     /// What was asked for, as messages and `stfs mounts` show it. A path is absolute.
     pub model: Location,
-    /// The directory that the model's files are in.
+    /// The directory that contains the model's files.
     pub store: Arc<dyn Store>,
-    /// The file in it that was asked for; `None` if it was the directory.
+    /// The file in it that was asked for; `None` if the directory was.
     pub file: Option<String>,
 }
 
@@ -45,21 +45,21 @@ impl Source {
     /// Finds the store that has `model`.
     ///
     /// # Errors
-    /// There is no such file or directory, or it cannot be looked into.
+    /// There is no such file or directory, or it cannot be accessed.
     pub fn find(model: &Path) -> Result<Source> {
         let found = STORES.iter().find_map(|find| find(model));
         found.unwrap_or_else(|| Err(Error::invalid(model, "is not in a place that stfs knows")))
     }
 }
 
-/// What a name in a store's listing is.
+/// The kind of an entry in a store's listing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EntryKind {
     /// A regular file, or a link to one.
     File(Stat),
     /// A directory, or a link to one.
     Directory,
-    /// Anything else: a FIFO, a device, a link to nowhere.
+    /// Anything else: a FIFO, a device, a dangling link.
     Other,
 }
 
@@ -80,13 +80,13 @@ pub trait Store: Send + Sync {
     /// The owner, permissions and times of the directory itself, now.
     fn attributes(&self) -> Stat;
 
-    /// Everything in it, in any order.
+    /// All entries, in any order.
     ///
     /// # Errors
     /// It cannot be listed.
     fn list(&self) -> Result<Vec<Entry>>;
 
-    /// Whether there is a file of that name; a link to nowhere is not one.
+    /// Whether a file of that name exists; a dangling link does not count.
     fn exists(&self, name: &str) -> bool;
 
     /// Opens a regular file.
@@ -98,23 +98,23 @@ pub trait Store: Send + Sync {
     /// The whole of a small file, at most `max` bytes.
     ///
     /// # Errors
-    /// It cannot be read, is not a regular file, or is larger. If there is nothing of that name, the
-    /// error [is `not_found`](Error::is_not_found).
+    /// It cannot be read, is not a regular file, or is larger. If it does not exist,
+    /// [`Error::is_not_found`] is true of the error.
     fn read_small(&self, name: &str, max: u64) -> Result<Vec<u8>>;
 
-    /// Announces files that are about to be opened, and their beginnings read, one after the other.
-    /// A store that must wait for each request fetches them at the same time.
+    /// Announces files that are about to be opened and have their beginnings read, one after
+    /// another. A store that waits for each request can fetch them all at once.
     fn prefetch(&self, names: &[&str]) {
         let _ = names;
     }
 
-    /// The directory of that name in it.
+    /// The subdirectory of that name.
     fn directory(&self, name: &str) -> Option<Arc<dyn Store>> {
         let _ = name;
         None
     }
 
-    /// A file that shows that the download of this directory has not finished.
+    /// A file that shows that the download into this directory has not finished.
     fn unfinished(&self) -> Option<Location> {
         None
     }
@@ -122,13 +122,13 @@ pub trait Store: Send + Sync {
 
 /// One file: bytes of a known length, fixed when it is opened.
 pub trait Object: Send + Sync {
-    /// Its name in the store, for people: bytes that are not valid UTF-8 are replaced.
+    /// Its name in the store, for display: bytes that are not valid UTF-8 are replaced.
     fn name(&self) -> &str;
 
     /// Where it is.
     fn location(&self) -> &Location;
 
-    /// What it looked like when it was opened.
+    /// Its attributes when it was opened.
     fn stat(&self) -> &Stat;
 
     /// The length when it was opened, in bytes.
@@ -141,23 +141,24 @@ pub trait Object: Send + Sync {
         self.len() == 0
     }
 
-    /// What its location leads to now.
+    /// The state of the file that is at its location now.
     fn state(&self) -> FileState;
 
-    /// Whether it was ever seen to differ from what was opened. Looks now, too.
+    /// Whether it was ever seen to differ from what was opened. Checks again now.
     fn changed(&self) -> bool;
 
-    /// Whether it was ever seen to differ from what was opened. Does not look.
+    /// Whether it was ever seen to differ from what was opened. Does not check again.
     fn was_changed(&self) -> bool;
 
-    /// Fills `buf` with the bytes from `offset` on, whatever happened to the file: never a signal.
+    /// Fills `buf` with the bytes from `offset` on. Never raises a signal, whatever happened to the
+    /// file.
     ///
     /// # Errors
     /// [`Error::Truncated`] if it now ends before the range does, or the store's own error.
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<()>;
 
-    /// `len` bytes from `offset` on without a copy, if they are at hand in one piece. `None` means
-    /// "use [`Object::read_at`]".
+    /// `len` bytes from `offset` on without a copy, if they are available in one piece. `None`
+    /// means "use [`Object::read_at`]".
     fn piece(&self, offset: u64, len: usize) -> Option<Piece<'_>> {
         let _ = (offset, len);
         None
@@ -170,7 +171,7 @@ pub trait Object: Send + Sync {
     }
 }
 
-/// That a file is the beginning of a download, which its name says.
+/// The error about a file whose name shows that it is an incomplete download.
 pub(super) fn incomplete(at: impl Into<Location>) -> Error {
     Error::invalid(
         at,
@@ -178,5 +179,5 @@ pub(super) fn incomplete(at: impl Into<Location>) -> Error {
     )
 }
 
-/// How the names of such files end.
+/// The ending of such files' names.
 pub(super) const INCOMPLETE: &str = ".incomplete";

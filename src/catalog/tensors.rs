@@ -1,5 +1,5 @@
-//! The table of a catalog's tensors, laid out for 100,000 of them: names in one string, each distinct
-//! shape and element type once, and some forty bytes a tensor besides.
+//! The table of a catalog's tensors, laid out for 100,000 of them: all names in one string, each
+//! distinct shape and element type once, and about forty more bytes per tensor.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -19,13 +19,13 @@ pub struct Tensors {
     views: Vec<(SharedView, Box<[u32]>)>,
     shapes: Distinct<Box<[u64]>>,
     dtypes: Distinct<ElementType>,
-    /// Of a manifest's tensors; empty for other containers.
+    /// Only a manifest's tensors have them; empty for other containers.
     bits: Vec<Option<ManifestBits>>,
-    /// Of the tensors that have one.
+    /// Only for the tensors that have one.
     origins: HashMap<u32, Box<RowOrigin>>,
 }
 
-/// What is of the same size for every tensor.
+/// The fixed-size part of a tensor's row.
 struct Fixed {
     /// First byte in the file, or index into `views`.
     offset: u64,
@@ -36,7 +36,7 @@ struct Fixed {
     dtype: u32,
 }
 
-/// Stands for the file of a tensor that is a view.
+/// Used as the file index of a tensor that is a view.
 const VIEW: u32 = u32::MAX;
 
 /// Where a tensor's bytes are.
@@ -52,7 +52,7 @@ pub(super) enum Stored<'a> {
 }
 
 impl Stored<'_> {
-    /// The first file that they come from.
+    /// The first file that the bytes come from.
     pub fn file(&self) -> Option<u32> {
         match self {
             Stored::Extent { file, .. } => Some(*file),
@@ -84,7 +84,7 @@ impl TensorRef<'_> {
 }
 
 impl Tensors {
-    /// With room for so many tensors.
+    /// An empty table with room for this many tensors and bytes of names.
     pub(super) fn with_capacity(tensors: usize, name_bytes: usize) -> Tensors {
         Tensors {
             names: NameTable::with_capacity(tensors, name_bytes),
@@ -93,10 +93,10 @@ impl Tensors {
         }
     }
 
-    /// Adds a tensor behind the others.
+    /// Appends a tensor.
     ///
     /// # Errors
-    /// The index of the tensor that has this name already.
+    /// The index of the tensor that already has this name.
     pub(super) fn push(&mut self, tensor: Row) -> Result<(), u32> {
         self.names.add(&tensor.name)?;
         if tensor.bits.is_some() {
@@ -133,7 +133,7 @@ impl Tensors {
         self.rows.is_empty()
     }
 
-    /// The tensor of that index, which must be one of this table's.
+    /// The tensor of that index, which must be less than [`Tensors::len`].
     pub fn get(&self, index: u32) -> TensorRef<'_> {
         let row = &self.rows[index as usize];
         TensorRef {
@@ -158,7 +158,7 @@ impl Tensors {
         self.names.find(name)
     }
 
-    /// What its container says of its origin, besides file and offset.
+    /// What its container reports about its origin, besides file and offset.
     pub fn origin(&self, index: u32) -> Option<&RowOrigin> {
         self.origins.get(&index).map(|origin| &**origin)
     }
@@ -197,7 +197,7 @@ impl<'a> Iterator for Iter<'a> {
 
 impl ExactSizeIterator for Iter<'_> {}
 
-/// Values of which many are alike, each kept once.
+/// Values of which many are equal, each kept once.
 struct Distinct<T> {
     all: Vec<T>,
     numbers: HashMap<T, u32>,

@@ -37,7 +37,7 @@ struct Change<'a> {
 }
 
 /// What a comparison found.
-struct Found<'a> {
+struct Differences<'a> {
     added: Vec<&'a Weight>,
     removed: Vec<&'a Weight>,
     /// Most changed first.
@@ -67,7 +67,7 @@ pub(super) fn run(args: &DiffArgs) -> Result<ExitCode> {
         .filter_map(|w| Some((w, &b.weights[*in_b.get(&w.name)?])))
         .collect();
     let changed = changes(&a, &b, &common)?;
-    let found = Found {
+    let found = Differences {
         added: missing_in(&b, &in_a),
         removed: missing_in(&a, &in_b),
         unchanged: common.len() - changed.len(),
@@ -195,7 +195,7 @@ fn change(c: &Change<'_>) -> Value {
     object
 }
 
-fn print_json(out: &mut impl Write, found: &Found<'_>) -> Result<()> {
+fn print_json(out: &mut impl Write, found: &Differences<'_>) -> Result<()> {
     let names = |all: &[&Weight]| all.iter().map(|w| w.name.to_string()).collect::<Vec<_>>();
     let changed: Vec<_> = found.changed.iter().map(change).collect();
     let all = json!({
@@ -207,7 +207,7 @@ fn print_json(out: &mut impl Write, found: &Found<'_>) -> Result<()> {
     super::write_json(out, &all)
 }
 
-fn print_text(out: &mut impl Write, found: &Found<'_>) -> Result<()> {
+fn print_text(out: &mut impl Write, found: &Differences<'_>) -> Result<()> {
     for (sign, all) in [('-', &found.removed), ('+', &found.added)] {
         for w in all {
             let (name, dtype) = (table::name(&w.name), printable(&w.dtype));

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use super::table::Align::{Left, Right};
 use super::table::{self, Table};
 use crate::cli::LsArgs;
-use crate::model::{Expr, Model, Tensor, TensorId};
+use crate::model::{Model, Tensor, TensorId};
 use crate::quant;
 use crate::text::{bytes, printable};
 
@@ -91,19 +91,18 @@ fn rows(model: &Model, tensors: &[(TensorId, Tensor<'_>)], out: &mut impl Write)
 
 /// The file that holds a tensor, or what it is made of.
 fn source(model: &Model, tensor: &Tensor<'_>) -> String {
-    let expr = &tensor.raw;
-    match expr {
-        Expr::Stored(index) => {
-            let mut files = model.catalog.files_of(*index);
-            let file = files.next().map(|f| model.catalog.files[f as usize].name());
+    let origin = model.origin(&tensor.raw);
+    let files = model.files_of(&tensor.raw);
+    match (origin.layer, origin.parts.as_slice()) {
+        (Some(layer), _) => format!("dequantized from {}", model.recognized(layer).method),
+        (None, [of]) if origin.axis.is_none() => format!("tied to {}", of.name),
+        (None, []) => {
+            let file = files
+                .first()
+                .map(|&f| model.catalog.files[f as usize].name());
             file.map_or_else(String::new, str::to_string)
         }
-        Expr::Raw(of) | Expr::Values(of) => format!("tied to {}", model.name(*of)),
-        Expr::Layer(layer) => format!("dequantized from {}", model.recognized(*layer).method),
-        Expr::Join(_) | Expr::Same(_) => {
-            let n = expr.parts().map_or(0, |parts| parts.len());
-            format!("{} from {n} parts", model.kind(expr))
-        }
+        (None, parts) => format!("{} from {} parts", origin.kind, parts.len()),
     }
 }
 

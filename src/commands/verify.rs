@@ -11,6 +11,7 @@ use serde_json::json;
 use crate::catalog::{self, OpenOptions, Problem};
 use crate::cli::VerifyArgs;
 use crate::model::{Expr, Model, ModelOptions, TensorId};
+use crate::names::module;
 use crate::parallel;
 use crate::text::{plural, printable};
 use crate::view::View;
@@ -66,7 +67,7 @@ fn open_what_is_there(path: &Path) -> crate::Result<Model> {
 /// Layers that cannot be decoded, and data in layers that make values impossible.
 fn check_layers(model: &Model) -> crate::Result<Vec<Problem>> {
     let absent = model.catalog.absent.iter();
-    let incomplete: HashSet<&str> = absent.filter_map(|name| module(name)).collect();
+    let incomplete: HashSet<&str> = absent.map(|name| module(name)).collect();
     let found = parallel::ordered(model.layer_count() as usize, |index| {
         let (recognized, resolved) = model.layer(index as u32);
         let Some(&anchor) = recognized.parts.first() else {
@@ -81,7 +82,7 @@ fn check_layers(model: &Model) -> crate::Result<Vec<Problem>> {
                 damage.into_iter().map(problem).collect()
             }
             // A part that has not been downloaded is the cause, and was reported already.
-            Err(_) if module(name).is_some_and(|m| incomplete.contains(m)) => Vec::new(),
+            Err(_) if incomplete.contains(module(name)) => Vec::new(),
             Err(why) => vec![problem(format!(
                 "{} layer cannot be decoded: {why}",
                 recognized.method
@@ -89,11 +90,6 @@ fn check_layers(model: &Model) -> crate::Result<Vec<Problem>> {
         })
     })?;
     Ok(found.into_iter().flatten().collect())
-}
-
-/// The module that a tensor belongs to.
-fn module(name: &str) -> Option<&str> {
-    name.rsplit_once('.').map(|(module, _)| module)
 }
 
 /// Fusions whose layers must share one `g_idx`, but have different ones.

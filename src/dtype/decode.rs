@@ -1,8 +1,8 @@
 //! Stored elements of any dtype → binary32.
 //!
-//! Small floats go by table, made from their definition at compile time (OCP MX v1.0 for F4, F6 and
-//! E8M0; Micikevicius et al. 2022 for E4M3 and E5M2; Noune et al. 2022 for the FNUZ kinds). Wider
-//! types convert by IEEE rules: round to nearest, ties to even.
+//! Small floats use tables, built from their definitions at compile time (OCP MX v1.0 for F4, F6
+//! and E8M0; Micikevicius et al. 2022 for E4M3 and E5M2; Noune et al. 2022 for the FNUZ kinds).
+//! Wider types convert by IEEE rules: round to nearest, ties to even.
 
 use half::slice::HalfFloatSliceExt;
 
@@ -13,7 +13,8 @@ mod f8_x86;
 #[cfg(target_arch = "x86_64")]
 use f8_x86 as vectors;
 
-/// Vector loops for F8: how many elements they did. Here none: the tables do it all.
+/// Vector loops for F8, which return how many elements they decoded. None exist for this
+/// architecture: the tables decode everything.
 #[cfg(not(target_arch = "x86_64"))]
 mod vectors {
     pub fn e4m3(_: &[u8], _: &mut [f32]) -> usize {
@@ -23,16 +24,16 @@ mod vectors {
     pub use e4m3 as e4m3fnuz;
 }
 
-/// What the codes at the top of a small float's range, and its zero with a sign, mean.
+/// What the codes at the top of a small float's range, and the code of negative zero, mean.
 #[derive(Clone, Copy)]
 enum Specials {
     /// Every code is a number (F4, F6).
     None,
-    /// Only mantissa all ones at the top exponent is NaN (E4M3).
+    /// NaN is the top exponent with a mantissa of all ones (E4M3).
     NanOnly,
     /// The top exponent is Inf and NaN, as in IEEE 754 (E5M2).
     Ieee,
-    /// Negative zero's code is the one NaN (FNUZ).
+    /// Negative zero's code is the only NaN (FNUZ).
     Fnuz,
 }
 
@@ -114,9 +115,9 @@ pub fn elements_per_unit(dtype: Dtype) -> u64 {
     }
 }
 
-/// Decodes `out.len()` elements. `src` begins at a unit ([`elements_per_unit`]), of which the first
-/// `skip` elements are passed over, and holds every unit that is touched. C64 has no real values
-/// ([`Dtype::has_f32`]): NaN, and no view is ever made of it.
+/// Decodes `out.len()` elements. `src` begins at a unit ([`elements_per_unit`]), whose first `skip`
+/// elements are skipped, and holds every unit that is touched. C64 has no real values
+/// ([`Dtype::has_f32`]), so no view decodes it; here it gives NaN.
 ///
 /// # Panics
 /// If `src` is shorter than the elements asked for.
@@ -162,7 +163,7 @@ fn lookup(table: &[f32; 256], src: &[u8], out: &mut [f32]) {
     }
 }
 
-/// By the vector loop as far as it goes, then by the table.
+/// Decodes by the vector loop as far as it goes, and the rest by the table.
 fn f8(vectors: fn(&[u8], &mut [f32]) -> usize, table: &[f32; 256], src: &[u8], out: &mut [f32]) {
     let done = vectors(&src[..out.len()], out);
     lookup(table, &src[done..], &mut out[done..]);
@@ -178,7 +179,7 @@ fn f16(src: &[u8], out: &mut [f32]) {
     let src = &src[..out.len() * 2];
     match bytemuck::try_cast_slice::<u8, u16>(src) {
         Ok(words) => words.reinterpret_cast_f16().convert_to_f32_slice(out),
-        // An odd address: through a small aligned buffer.
+        // At an odd address, copy through a small aligned buffer.
         Err(_) => {
             let mut words = [0u16; 512];
             for (out, src) in out.chunks_mut(512).zip(src.chunks(1024)) {
@@ -206,13 +207,13 @@ const fn f4_pairs() -> [[f32; 2]; 256] {
     pairs
 }
 
-/// Two elements a byte, low nibble first.
+/// Two elements per byte, low nibble first.
 fn f4(src: &[u8], skip: usize, out: &mut [f32]) {
     nibbles(&F4_PAIRS, src, skip, out);
 }
 
-/// Values that lie two in a byte, by a table of every byte's two. The first `skip` (0 or 1) values
-/// are passed over.
+/// Decodes two values per byte, by a table of both values of every byte. The first `skip` (0 or 1)
+/// values are skipped.
 ///
 /// # Panics
 /// If `src` is shorter than the values asked for.
@@ -263,7 +264,7 @@ mod tests {
         out[0]
     }
 
-    /// The table of the OCP MX and FP8 papers: extremes and special codes.
+    /// The extremes and special codes in the tables of the OCP MX and FP8 papers.
     #[test]
     fn small_floats_match_their_specifications() {
         assert_eq!(F8_E4M3[0x7E], 448.0);
@@ -293,7 +294,7 @@ mod tests {
         assert_eq!(F6_E3M2[1], 0.0625);
     }
 
-    /// The vector code and the tables agree, whatever the length and the place in a vector.
+    /// The vector code and the tables agree at every length and position in a vector.
     #[test]
     fn f8_is_its_table_at_every_length() {
         let codes: Vec<u8> = (0..=255).collect();

@@ -2,8 +2,9 @@
 
 use std::collections::{HashMap, HashSet};
 
-use super::{Item, joined_stored_bytes, module, stored_ids};
+use super::{Item, joined_stored_bytes, stored_ids};
 use crate::model::{Model, TensorId};
+use crate::names::module;
 
 /// The tensors of the export, in natural order of their names.
 pub(super) fn items(model: &Model) -> Vec<Item> {

@@ -3,12 +3,11 @@
 use std::sync::Arc;
 
 use super::{Answer, Fs};
-use crate::dtype::Dtype;
 use crate::error::Result;
 use crate::gpu::{Arena, Caller, Key, Member, Part, Reply, Sources, Target};
 use crate::ioctl;
 use crate::layout::{Node, TensorFile, Top};
-use crate::model::{Array, Expr, TensorId};
+use crate::model::TensorId;
 use crate::patience;
 use crate::view::{SharedView, View};
 
@@ -72,19 +71,15 @@ impl Fs {
     fn target(&self, node: Node, fh: Option<u64>) -> Result<Option<Target>> {
         Ok(match node {
             Node::Top(Top::Tensors) => Some(Target::model(node.ino(), self.arena()?)),
-            Node::TensorDir(id) => self.raw_target(id, None)?,
-            Node::TensorFile(TensorFile::Raw, id) => self.raw_target(id, self.opened(node, fh))?,
-            Node::TensorFile(TensorFile::F32, id) => {
-                self.values_target(id, self.opened(node, fh))?
-            }
-            Node::TensorFile(TensorFile::Npy, id) => self.npy_target(id)?,
+            Node::TensorDir(id) => self.tensor_target(TensorFile::Raw, id, None)?,
+            Node::TensorFile(file, id) => self.tensor_target(file, id, self.opened(node, fh))?,
             Node::Export(_) => {
                 let view = match self.opened(node, fh) {
                     Some(view) => view,
                     None => self.view(node)?,
                 };
                 let sources = self.layout.model.catalog.files.iter().cloned().collect();
-                Some(self.bytes_target(node, Part::Export, view, sources))
+                Some(self.bytes_target(node, Part::File, view, sources))
             }
             _ => None,
         })
@@ -96,83 +91,47 @@ impl Fs {
         (file.node == node).then(|| file.view.clone())
     }
 
-    fn raw_target(&self, id: TensorId, view: Option<SharedView>) -> Result<Option<Target>> {
+    /// The array that a tensor's file holds; plain bytes if its dtype is unknown.
+    fn tensor_target(
+        &self,
+        file: TensorFile,
+        id: TensorId,
+        opened: Option<SharedView>,
+    ) -> Result<Option<Target>> {
         let model = &self.layout.model;
         let Ok(tensor) = model.tensor(id) else {
             return Ok(None);
         };
         // Tied tensors are the same bytes, so they share the memory.
         if let Some(of) = tensor.raw.alias() {
-            return self.raw_target(of, None);
+            return self.tensor_target(file, of, None);
         }
-        let array = Array {
-            bytes: match view {
-                Some(view) => view,
-                None => model.raw(id)?,
-            },
-            dtype: tensor.dtype.clone(),
-            shape: tensor.shape.into(),
-        };
-        let node = Node::TensorFile(TensorFile::Raw, id);
-        Ok(Some(self.array_target(node, Part::Raw, array, &tensor.raw)))
-    }
-
-    fn values_target(&self, id: TensorId, view: Option<SharedView>) -> Result<Option<Target>> {
-        let model = &self.layout.model;
-        let Ok(tensor) = model.tensor(id) else {
+        let row = file.row();
+        let shown = (row.shown)(model, id, &tensor);
+        let (Some(shown), Some(expr)) = (shown, (row.made_of)(model, id, &tensor)) else {
             return Ok(None);
         };
-        if let Some(of) = tensor.raw.alias() {
-            return self.values_target(of, None);
-        }
-        let Some(values) = &tensor.values else {
-            return Ok(None);
+        let bytes = match (row.array, opened) {
+            (Some(array), _) => array(model, id)?,
+            (None, Some(file)) => Some(file),
+            (None, None) => (row.view)(model, id)?,
         };
-        let bytes = match view {
-            Some(view) => Some(view),
-            None => model.f32(id)?,
+        let part = match file {
+            TensorFile::Raw => Part::Raw,
+            _ => Part::File,
         };
-        let node = Node::TensorFile(TensorFile::F32, id);
-        Ok(bytes.map(|bytes| {
-            let array = Array {
-                bytes,
-                dtype: Dtype::F32.into(),
-                shape: values.shape.into(),
-            };
-            self.array_target(node, Part::F32, array, tensor.f32_expr())
-        }))
-    }
-
-    /// The array of a `.npy` file, without the header.
-    fn npy_target(&self, id: TensorId) -> Result<Option<Target>> {
-        let model = &self.layout.model;
-        let (Ok(tensor), Some(kind)) = (model.tensor(id), model.npy_kind(id)) else {
-            return Ok(None);
-        };
-        let (array, expr) = match kind.of_values {
-            true => (model.values_array(id)?, tensor.f32_expr()),
-            false => (Some(model.raw_array(id)?), &tensor.raw),
-        };
-        let node = Node::TensorFile(TensorFile::Npy, id);
-        Ok(array.map(|array| self.array_target(node, Part::Npy, array, expr)))
-    }
-
-    /// The array that `expr` defines; plain bytes if its dtype is unknown.
-    fn array_target(&self, node: Node, part: Part, array: Array, expr: &Expr) -> Target {
-        let model = &self.layout.model;
-        let files = model.files_of(expr);
-        let sources = files
-            .iter()
-            .map(|&f| model.catalog.files[f as usize].clone());
-        let target = self.bytes_target(node, part, array.bytes, sources.collect());
-        match array.dtype.is_unknown() {
-            true => target,
-            false => Target {
-                dtype: array.dtype.abi(),
-                shape: array.shape.into(),
+        let node = Node::TensorFile(file, id);
+        let files = model.files_of(&expr).into_iter();
+        let sources = files.map(|f| model.catalog.files[f as usize].clone());
+        let target = |bytes| self.bytes_target(node, part, bytes, sources.collect());
+        Ok(bytes.map(target).map(|target| match shown.dtype.abi() {
+            0 => target,
+            dtype => Target {
+                dtype,
+                shape: shown.shape.into(),
                 ..target
             },
-        }
+        }))
     }
 
     fn bytes_target(&self, node: Node, part: Part, view: SharedView, sources: Sources) -> Target {

@@ -29,13 +29,13 @@ pub struct Arena {
     starts: Vec<u64>,
     len: u64,
     /// Where each inode's bytes begin, by ascending inode.
-    places: Vec<Place>,
+    places: Vec<Span>,
     sources: Sources,
 }
 
 /// Where an arena has the bytes of an inode.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Place {
+pub struct Span {
     ino: u64,
     /// The first byte, a multiple of [`ALIGNMENT`].
     pub offset: u64,
@@ -58,7 +58,7 @@ impl Arena {
         for member in members {
             let offset = arena.len.next_multiple_of(ALIGNMENT);
             let len = member.view.len();
-            arena.places.push(Place {
+            arena.places.push(Span {
                 ino: member.ino,
                 offset,
                 len,
@@ -73,7 +73,7 @@ impl Arena {
     }
 
     /// Where the bytes of that `raw` file are.
-    pub fn place(&self, ino: u64) -> Option<Place> {
+    pub fn place(&self, ino: u64) -> Option<Span> {
         let i = self.places.binary_search_by_key(&ino, |p| p.ino).ok()?;
         Some(self.places[i])
     }
@@ -84,7 +84,7 @@ impl Arena {
     }
 }
 
-impl Place {
+impl Span {
     /// Which of the arena's files the bytes come from.
     pub fn file(&self) -> usize {
         self.file as usize

@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use super::Failure;
 use super::allocation::{Allocation, Phase, Selector};
-use super::arena::Place;
+use super::arena::Span;
 use super::target::{FileState, Key, Part};
 
 /// A lookup.
@@ -47,7 +47,7 @@ pub struct Hit {
     /// Its number.
     pub id: u64,
     /// The place in it, if it is an arena that contains the bytes.
-    pub place: Option<Place>,
+    pub place: Option<Span>,
 }
 
 /// All allocations.
@@ -344,7 +344,7 @@ fn on_device(a: &Allocation, want: &Want<'_>) -> bool {
 }
 
 /// The place of a key's bytes in an arena.
-fn place_in(a: &Allocation, key: Key) -> Option<Place> {
+fn place_in(a: &Allocation, key: Key) -> Option<Span> {
     if key.part != Part::Raw || a.failed() {
         return None;
     }
@@ -353,7 +353,7 @@ fn place_in(a: &Allocation, key: Key) -> Option<Place> {
 
 /// The same, if their file has not changed since the arena was uploaded, and the caller may read the
 /// whole arena.
-fn fresh_place(a: &Allocation, want: &Want<'_>) -> Option<Place> {
+fn fresh_place(a: &Allocation, want: &Want<'_>) -> Option<Span> {
     let place = place_in(a, want.key)?;
     let [now] = want.states else { return None };
     let fresh = on_device(a, want) && a.states.get(place.file()) == Some(now);

@@ -13,14 +13,10 @@ use crate::view::SharedView;
 /// Which view of an inode is meant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Part {
-    /// A stored or synthetic tensor's `raw`.
+    /// The bytes of a stored or synthetic tensor, which may lie in an arena, too.
     Raw,
-    /// Its `f32`.
-    F32,
-    /// A `.npy` file's array, without the header.
-    Npy,
-    /// A whole-model file of `export/`.
-    Export,
+    /// What any other file holds: values, an array without its header, an export.
+    File,
     /// Every stored tensor's `raw`, in one arena.
     Model,
 }

@@ -9,7 +9,7 @@ use super::Top;
 use crate::dtype::{Dtype, ElementType};
 use crate::error::{Error, Result};
 use crate::meta::meta_json;
-use crate::model::{Model, Tensor, TensorId};
+use crate::model::{Expr, Model, Tensor, TensorId};
 use crate::preview;
 use crate::view::{Bytes, Deferred, SharedView};
 
@@ -78,6 +78,10 @@ pub struct Row {
     pub len: fn(&Model, TensorId, &Tensor<'_>) -> u64,
     /// Its object among the `views` of `meta.json`, if it has one.
     pub describe: fn(&Model, TensorId, &Tensor<'_>) -> Option<Value>,
+    /// What the array is made of; `None` for a document.
+    pub made_of: fn(&Model, TensorId, &Tensor<'_>) -> Option<Expr>,
+    /// The bytes of the array alone, if that is not the whole file.
+    pub array: Option<fn(&Model, TensorId) -> Result<Option<SharedView>>>,
     /// Its bytes; `None` for a tensor that does not have it.
     pub view: fn(&Arc<Model>, TensorId) -> Result<Option<SharedView>>,
 }
@@ -101,6 +105,8 @@ static ROWS: [Row; TensorFile::COUNT] = [
             let dtype = tensor.dtype.name();
             Some(json!({"dtype": dtype, "shape": tensor.shape, "nbytes": tensor.nbytes}))
         },
+        made_of: |_, _, tensor| Some(tensor.raw.clone()),
+        array: None,
         view: |model, id| model.raw(id).map(Some),
     },
     Row {
@@ -121,6 +127,8 @@ static ROWS: [Row; TensorFile::COUNT] = [
             let (shape, nbytes) = (values.shape, tensor.f32_len());
             Some(json!({"dtype": "F32", "shape": shape, "nbytes": nbytes, "exact": values.exact}))
         },
+        made_of: |_, _, tensor| Some(tensor.f32_expr().clone()),
+        array: None,
         view: |model, id| model.f32(id),
     },
     Row {
@@ -151,6 +159,17 @@ static ROWS: [Row; TensorFile::COUNT] = [
             let nbytes = npy_len(model, id, tensor)?;
             Some(json!({"descr": kind.descr, "shape": kind.shape, "nbytes": nbytes}))
         },
+        made_of: |model, id, tensor| {
+            Some(match model.npy_kind(id)?.of_values {
+                true => tensor.f32_expr().clone(),
+                false => tensor.raw.clone(),
+            })
+        },
+        array: Some(|model, id| match model.npy_kind(id) {
+            Some(kind) if kind.of_values => model.f32(id),
+            Some(_) => model.raw(id).map(Some),
+            None => Ok(None),
+        }),
         view: |model, id| model.npy(id),
     },
     Row {
@@ -170,6 +189,8 @@ static ROWS: [Row; TensorFile::COUNT] = [
         shown: |_, _, _| None,
         len: |_, _, tensor| picture_len(tensor).unwrap_or(0),
         describe: |_, _, _| None,
+        made_of: |_, _, _| None,
+        array: None,
         view: picture,
     },
     Row {
@@ -186,6 +207,8 @@ static ROWS: [Row; TensorFile::COUNT] = [
         shown: |_, _, _| None,
         len: |model, id, _| document(model, id).len() as u64,
         describe: |_, _, _| None,
+        made_of: |_, _, _| None,
+        array: None,
         view: |model, id| Ok(Some(Arc::new(Bytes(document(model, id).into())))),
     },
 ];

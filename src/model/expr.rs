@@ -59,6 +59,25 @@ impl Expr {
         matches!(self, Expr::Join(_) | Expr::Same(_))
     }
 
+    /// The stored tensor that it is.
+    pub fn stored(&self) -> Option<TensorId> {
+        match self {
+            Expr::Stored(index) => Some(*index),
+            _ => None,
+        }
+    }
+
+    /// Whether it is what a quantized layer decodes to.
+    pub fn is_decoded(&self) -> bool {
+        matches!(self, Expr::Layer(_))
+    }
+
+    /// Whether it is joined, and of other tensors' stored bytes alone.
+    pub fn is_joined_raw(&self) -> bool {
+        let is_raw = |part: &Expr| matches!(part, Expr::Raw(_)) || part.is_joined_raw();
+        self.is_joined() && self.operands().iter().all(is_raw)
+    }
+
     /// Whether it is a stack of experts.
     pub fn is_stack(&self) -> bool {
         matches!(self, Expr::Join(join) if join.stacked)

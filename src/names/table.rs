@@ -1,4 +1,4 @@
-//! Many names in little room: one string, and a table that finds a name's number.
+//! A compact table of many names: one string, and a hash table that finds a name's number.
 
 use hashbrown::{DefaultHashBuilder, HashTable};
 use std::hash::BuildHasher;
@@ -39,7 +39,7 @@ impl NameTable {
     /// Adds a name and returns its number.
     ///
     /// # Errors
-    /// The number that the name has already: nothing is added then.
+    /// The number of the name, if it was already added.
     pub fn add(&mut self, name: &str) -> Result<u32, u32> {
         let hash = self.hasher.hash_one(name);
         let (text, ends) = (&self.text, &self.ends);
@@ -55,7 +55,7 @@ impl NameTable {
         Ok(number)
     }
 
-    /// The name of that number, which must have been given.
+    /// The name with that number, which must be less than [`NameTable::len`].
     pub fn get(&self, number: u32) -> &str {
         text_of(&self.text, &self.ends, number)
     }

@@ -1,6 +1,7 @@
 //! Streams of narrow integers: value `i` of width `b` is bits `b·i … b·i + b − 1` of a
-//! little-endian stream, counted from the lowest bit of byte 0; values may straddle bytes and words.
-//! MLX, GPTQ and compressed-tensors all pack so, and differ only in which way the stream runs.
+//! little-endian stream, counted from the lowest bit of byte 0; values may straddle bytes and
+//! words. MLX, GPTQ and compressed-tensors all pack this way, and differ only in the direction of
+//! the stream.
 
 /// The eight values of `B` bits (1 to 8) that `B` bytes hold.
 ///
@@ -15,7 +16,7 @@ pub fn eight<const B: usize>(bytes: &[u8; B]) -> [u32; 8] {
         let word = u32::from_le_bytes(word);
         std::array::from_fn(|i| word >> (i * B) & mask)
     } else {
-        // Four values each side: 20 to 32 bits, so that every shift is of 32-bit lanes.
+        // Four values on each side: 20 to 32 bits, so that every shift is in 32-bit lanes.
         let mut word = [0; 8];
         word[..B].copy_from_slice(bytes);
         let word = u64::from_le_bytes(word);
@@ -24,7 +25,7 @@ pub fn eight<const B: usize>(bytes: &[u8; B]) -> [u32; 8] {
     }
 }
 
-/// The first values of a stream of `B`-bit values (1 to 8 bits each), a byte each.
+/// Unpacks the first values of a stream of `B`-bit values (1 to 8 bits each), one byte each.
 ///
 /// A loop that computes with bytes vectorizes better than one that takes [`eight`] apart on the way,
 /// and a few hundred of them stay in the L1 cache.
@@ -59,7 +60,7 @@ pub fn unpack<const B: usize>(stream: &[u8], out: &mut [u8]) {
     }
 }
 
-/// As [`eight`], each value in a byte: halves the stream three times, in one register.
+/// Like [`eight`], with each value in a byte: halves the stream three times, in one register.
 #[inline(always)]
 fn spread<const B: usize>(bytes: &[u8; B]) -> [u8; 8] {
     const { assert!(B >= 1 && B <= 8) };
@@ -102,7 +103,7 @@ mod tests {
         stream.as_chunks::<B>().0.iter().flat_map(eight).collect()
     }
 
-    /// Streams that MLX wrote, of chosen codes.
+    /// Streams of known codes, written by MLX.
     #[test]
     fn streams_of_other_libraries_unpack() {
         let upto = |n: u32, count: u32| (0..count).map(|i| i % n).collect::<Vec<_>>();

@@ -1,12 +1,13 @@
 //! bitsandbytes: NF4 and FP4 ([`FourBit`]), LLM.int8 ([`EightBit`]).
 //!
-//! **4-bit.** `X.weight` is a container of bytes, two codes each; its dtype is only how they are
-//! carried (`bnb_4bit_quant_storage`), its shape says nothing. Beside it stand `X.weight.absmax`,
-//! `.quant_map`, `.quant_state.bitsandbytes__nf4` (or `__fp4`: JSON, with the real shape), and where
-//! statistics are quantized themselves `.nested_absmax` and `.nested_quant_map`.
+//! **4-bit.** `X.weight` is a container of bytes with two codes each. Its dtype is only that of the
+//! container (`bnb_4bit_quant_storage`), and its shape means nothing. Beside it are
+//! `X.weight.absmax`, `.quant_map`, `.quant_state.bitsandbytes__nf4` (or `__fp4`: JSON, with the
+//! real shape), and, if the statistics are themselves quantized, `.nested_absmax` and
+//! `.nested_quant_map`.
 //!
-//! **8-bit.** `X.weight` I8 `[N, K]`, `X.SCB` F32 `[N]` (each row's largest magnitude):
-//! value = (float(q) · SCB, rounded) · f32(1/127), a product and no division.
+//! **8-bit.** `X.weight` I8 `[N, K]`, `X.SCB` F32 `[N]` (each row's largest magnitude): value =
+//! (float(q) · SCB, rounded) · f32(1/127), a product, not a division.
 //!
 //! Source: bitsandbytes-foundation/bitsandbytes `bitsandbytes/functional.py` (`QuantState`),
 //! `nn/modules.py`, `backends/default/ops.py`.
@@ -29,18 +30,18 @@ mod state;
 
 use state::{Lengths, State};
 
-/// The 4-bit format; see the module.
+/// The 4-bit format, described above.
 pub struct FourBit;
-/// The 8-bit format; see the module.
+/// The 8-bit format, described above.
 pub struct EightBit;
 
-/// What the state is called beneath the weight's name, for each kind.
+/// The name of the state below the weight's name, for each kind.
 const STATES: [&str; 2] = [
     "quant_state.bitsandbytes__nf4",
     "quant_state.bitsandbytes__fp4",
 ];
 const ABSMAX: &str = "absmax";
-/// The statistics beneath the weight's name, in the order in which the kernel gets them.
+/// The statistics below the weight's name, in the order in which the kernel gets them.
 const STATISTICS: [&str; 4] = [ABSMAX, "quant_map", "nested_absmax", "nested_quant_map"];
 
 /// A state is some 200 bytes of JSON; anything larger than this is not one.
@@ -73,7 +74,8 @@ impl Recognizer for FourBitRecognizer<'_> {
         let beneath = Module::at(self.0, tensor.name, ".");
         let state = STATES.iter().find_map(|state| beneath.part(state));
         let statistics = STATISTICS.map(|last| beneath.part(last));
-        // absmax and quant_map are as good a sign as the state, which may be what is missing.
+        // The state itself may be what is missing, so absmax and quant_map together are enough to
+        // recognize the layer.
         if state.is_none() && (statistics[0].is_none() || statistics[1].is_none()) {
             return None;
         }
@@ -98,7 +100,7 @@ impl Recognizer for FourBitRecognizer<'_> {
 }
 
 impl FourBitRecognizer<'_> {
-    /// What is known before the state is read.
+    /// The outcome as far as it is known before the state is read.
     fn outcome(
         &self,
         index: u32,
@@ -242,7 +244,7 @@ fn eight_bit_layer(
     })
 }
 
-/// Whether `weight_format` means row-major order. The other values are tilings for old GPUs.
+/// Checks that `weight_format` means row-major order. The other values are tilings for old GPUs.
 fn row_major(bytes: &[Vec<u8>]) -> Result<(), Reason> {
     match bytes.first().and_then(|b| b.first()) {
         Some(0) => Ok(()),

@@ -1,5 +1,5 @@
 //! compressed-tensors: layers of vLLM's `compressed-tensors` library whose packed words are called
-//! `X.weight_packed`. The values stand under `X.weight`.
+//! `X.weight_packed`. The values appear as `X.weight`.
 //!
 //! | words | scales | format | file |
 //! |---|---|---|---|
@@ -7,8 +7,8 @@
 //! | U8 | F8_E4M3, `weight_global_scale` | nvfp4-pack-quantized | `small_floats` |
 //! | U8 | U8 or F8_E8M0 | mxfp4-pack-quantized, mxfp6-pack-quantized | `small_floats` |
 //!
-//! Formats of the library that keep the name `X.weight` (FP8, int8) belong to other
-//! files here, which ask [`config`]. Layouts: `compressed_tensors/compressors/*` of
+//! The library's formats that keep the name `X.weight` (FP8, int8) are handled by other files here,
+//! which use [`config`]. Layouts: `compressed_tensors/compressors/*` of
 //! `vllm-project/compressed-tensors`.
 
 use self::config::Scheme;
@@ -33,9 +33,9 @@ mod tests;
 /// The method's name in `meta.json`, as `quant_method` has it.
 const METHOD: &str = "compressed-tensors";
 
-/// Formats that stfs knows, here or at `X.weight`, and two that store plain weights. Tensors decide
-/// which of them it is; a config that names another one describes tensors that stfs cannot read,
-/// however familiar they look.
+/// Formats that stfs knows, here or as `X.weight`, and two that store plain weights. The tensors
+/// decide which of them applies. A config that names any other format describes tensors that stfs
+/// cannot read, however familiar they look.
 const KNOWN: &[&str] = &[
     "pack-quantized",
     "nvfp4-pack-quantized",
@@ -58,7 +58,7 @@ const SIBLINGS: &[&str] = &[
     "scale_packed",
 ];
 
-/// compressed-tensors, as far as it packs weights under other names.
+/// The formats of compressed-tensors that pack weights under other names.
 pub struct CompressedTensors;
 
 impl Format for CompressedTensors {
@@ -95,12 +95,12 @@ impl<'a> Anchor<'a> {
         self.module.part(last)
     }
 
-    /// The siblings of these names that there are.
+    /// The siblings that exist among these names.
     fn siblings(&self, lasts: &[&str]) -> impl Iterator<Item = u32> {
         self.module.indexes(lasts)
     }
 
-    /// What is recognized here, with the parts besides the anchor.
+    /// Makes the result, with the parts besides the anchor.
     fn found(&self, parts: impl IntoIterator<Item = u32>, outcome: Outcome) -> Recognized {
         Recognized {
             method: METHOD,
@@ -165,7 +165,7 @@ impl CompressedTensorsRecognizer<'_> {
 
 /// The name of a format that stfs does not decode, if that is what this is.
 fn refused<'a>(anchor: &Anchor, scheme: Option<&Scheme<'a>>) -> Option<&'a str> {
-    // 2:4 sparse, in the order of a GPU kernel: the library itself only writes it.
+    // 2:4 sparse, in the order of a GPU kernel. The library can only write it, not read it.
     if anchor.sibling("scale_packed").is_some() {
         return Some("marlin-24");
     }
@@ -173,7 +173,7 @@ fn refused<'a>(anchor: &Anchor, scheme: Option<&Scheme<'a>>) -> Option<&'a str> 
 }
 
 /// Weights stored as their non-zero values and a mask: `X.compressed`, `X.bitmask`, `X.shape`, and
-/// with `X.row_offsets` where rows differ in length. (Older files: `X.weight.compressed` …)
+/// with `X.row_offsets` if rows differ in length. (Older files: `X.weight.compressed` …)
 fn sparse(anchor: &Anchor) -> Option<Recognized> {
     anchor.sibling("bitmask")?;
     let format = match anchor.sibling("row_offsets") {

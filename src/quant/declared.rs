@@ -1,8 +1,9 @@
-//! What the configs declare of weights that keep their own name: which module is FP8, int8, NVFP4 …
+//! What the configs declare about weights that keep their own name: which module is FP8, int8,
+//! NVFP4 …
 //!
-//! The tensors decide what a layer is. A config is asked for two things only: the block of a scale
-//! grid, and whether a weight that lacks its scales should have them (a torn checkpoint, whose codes
-//! mean nothing) or was left alone (then it is plain).
+//! The tensors decide what a layer is. A config is used for only two things: the block of a scale
+//! grid, and whether a weight without scales should have them (in a damaged checkpoint, whose codes
+//! are meaningless) or is a plain tensor that was not quantized.
 //!
 //! Sources: huggingface/transformers `quantizers/quantizers_utils.py` (`should_convert_module`) and
 //! `utils/quantization_config.py`; NVIDIA/TensorRT-Model-Optimizer
@@ -27,13 +28,13 @@ pub enum Kind {
     Nvfp4,
     /// Pairs of E2M1 codes with E8M0 scales.
     Mxfp4,
-    /// ModelOpt's AWQ: pairs of signed nibbles, two rows a byte.
+    /// ModelOpt's AWQ: pairs of signed nibbles, two rows per byte.
     Awq,
 }
 
 /// What the configs of a model declare.
 pub enum Declared {
-    /// Nothing that concerns such weights.
+    /// Nothing about such weights.
     Nothing,
     /// `quant_method` `fp8` or `fbgemm_fp8`.
     Fp8(Fp8),
@@ -43,14 +44,15 @@ pub enum Declared {
     ModelOpt(Box<ModelOpt>),
 }
 
-/// An FP8 config as transformers has it.
+/// An FP8 config as transformers defines it.
 pub struct Fp8 {
     method: String,
     block: Option<[u64; 2]>,
     fp4_experts: bool,
-    /// Modules that stayed as they were, each with all beneath it, wherever in a path they stand.
+    /// Modules that were not quantized, each including everything below it, wherever they occur in
+    /// a path.
     skipped: HashSet<String>,
-    /// The most components that one of those has.
+    /// The largest number of components in one of them.
     deepest: usize,
 }
 
@@ -58,10 +60,10 @@ pub struct Fp8 {
 pub struct ModelOpt {
     file: &'static str,
     algorithm: String,
-    /// With mixed precision: module → its own algorithm. Others are not quantized.
+    /// For mixed precision: module → its own algorithm. Other modules are not quantized.
     layers: Option<HashMap<String, String>>,
     excluded: GlobSet,
-    /// Why nothing is excluded, where the list could not be used.
+    /// Why nothing is excluded, if the list could not be used.
     note: Option<String>,
 }
 
@@ -93,7 +95,7 @@ impl Declared {
             .map_or(Declared::Nothing, |opt| Declared::ModelOpt(Box::new(opt)))
     }
 
-    /// What the module `path` is declared to be; `matrix`: whether its weight has two dimensions.
+    /// What the module `path` is declared to be. `matrix`: whether its weight has two dimensions.
     /// `None`: not quantized, or of a kind that does not keep the weight's name.
     pub fn kind(&self, path: &str, matrix: bool) -> Option<Kind> {
         match self {
@@ -115,7 +117,7 @@ impl Declared {
         }
     }
 
-    /// Whether it is symmetric, where the config says.
+    /// Whether it is symmetric, if the config declares that.
     pub fn symmetric(&self, path: &str, matrix: bool) -> Option<bool> {
         match self {
             Declared::CompressedTensors(config) => config.scheme(path, matrix).weights()?.symmetric,
@@ -128,12 +130,12 @@ impl Declared {
         matches!(self, Declared::Fp8(fp8) if fp8.method == "fp8")
     }
 
-    /// Whether it says that experts are FP4.
+    /// Whether it declares that experts are FP4.
     pub fn has_fp4_experts(&self) -> bool {
         matches!(self, Declared::Fp8(fp8) if fp8.fp4_experts)
     }
 
-    /// The compressed-tensors config, where it is one.
+    /// The compressed-tensors config, if it is one.
     pub fn compressed_tensors(&self) -> Option<&config::Config> {
         match self {
             Declared::CompressedTensors(config) => Some(config),
@@ -141,7 +143,7 @@ impl Declared {
         }
     }
 
-    /// What a person should know of the config: which of its entries are not used.
+    /// Remarks about the config: which of its entries are not used.
     pub fn notes(&self) -> Vec<String> {
         match self {
             Declared::CompressedTensors(config) => config.notes(),
@@ -181,7 +183,7 @@ impl Fp8 {
     fn new(configs: &Configuration, object: &Value, method: &str) -> Fp8 {
         let lists = ["modules_to_not_convert", "ignored_layers", "ignore"];
         let entries = lists.iter().flat_map(|key| strings(object, key));
-        // A star at either end says no more than that: all beneath a module is meant anyway.
+        // A star at either end adds nothing: everything below a module is included anyway.
         let skipped = entries.map(|entry| entry.trim_matches('*').trim_matches('.').to_string());
         let skipped: HashSet<String> = skipped.filter(|entry| !entry.is_empty()).collect();
         let experts = object
@@ -200,8 +202,9 @@ impl Fp8 {
         }
     }
 
-    /// Whether an entry names the module `path` or one around it: its components are some of the
-    /// path's, in a row. The path's runs are looked up, for lists of entries can be long.
+    /// Whether an entry names the module `path` or one that contains it: its components are
+    /// consecutive components of the path. Each run of the path's components is looked up, because
+    /// the list of entries can be long.
     fn skips(&self, path: &str) -> bool {
         let starts = [0]
             .into_iter()
@@ -237,7 +240,7 @@ impl ModelOpt {
         let mut excluded = GlobSetBuilder::new();
         for key in ["exclude_modules", "ignore"] {
             for pattern in strings(object, key) {
-                // One that is not a valid glob counts as a plain name.
+                // A pattern that is not a valid glob counts as a plain name.
                 if let Ok(glob) =
                     Glob::new(pattern).or_else(|_| Glob::new(&globset::escape(pattern)))
                 {
@@ -249,7 +252,7 @@ impl ModelOpt {
         let note = excluded
             .as_ref()
             .err()
-            .map(|e| format!("{file}: the modules it excludes cannot be told: {e}"));
+            .map(|e| format!("{file}: its list of excluded modules cannot be used: {e}"));
         Some(ModelOpt {
             file,
             algorithm: algorithm.to_ascii_uppercase(),
@@ -270,10 +273,11 @@ impl ModelOpt {
     }
 }
 
-/// What weights are under one of ModelOpt's `quant_algo`.
+/// The kind of weights for one of ModelOpt's `quant_algo`.
 fn kind_of_algorithm(name: &str) -> Option<Kind> {
     let name = name.to_ascii_uppercase();
-    // The first that the name contains, so that NVFP4_AWQ is NVFP4 and W4A8_MXFP4_FP8 is MXFP4.
+    // The first word that the name contains wins, so that NVFP4_AWQ is NVFP4 and W4A8_MXFP4_FP8 is
+    // MXFP4.
     let words = [
         ("NVFP4", Kind::Nvfp4),
         ("MXFP4", Kind::Mxfp4),

@@ -1,13 +1,14 @@
 //! The four-bit float E2M1 (OCP MX v1.0: codes 0 to 7 are 0, .5, 1, 1.5, 2, 3, 4, 6, then the same
-//! negated) in a form that loops vectorize, as a table of sixteen floats does not.
+//! negated), computed in a form that the compiler vectorizes. It does not vectorize a table of
+//! sixteen floats.
 
-/// Twice the value of a code, exactly; of code 8, -0. Bits above the code's four must be 0.
+/// Exactly twice the value of a code; -0 for code 8. Bits above the code's four must be 0.
 ///
-/// Doubled, every magnitude is a whole number. Times half a scale this is the value times the
-/// scale, bit for bit, as long as halving the scale is exact (any E8M0 or E4M3 is).
+/// Every doubled magnitude is a whole number. Multiplied by half a scale, this is bit for bit the
+/// value times the scale, if halving the scale is exact (as for every E8M0 or E4M3).
 #[inline(always)]
 pub fn doubled(code: u32) -> f32 {
-    /// The doubled magnitudes of codes 0 to 7, a nibble each.
+    /// The doubled magnitudes of codes 0 to 7, one nibble each.
     const MAGNITUDES: u32 = 0xC864_3210;
     let magnitude = MAGNITUDES >> (4 * (code & 7)) & 15;
     f32::from_bits((magnitude as i32 as f32).to_bits() | (code & 8) << 28)

@@ -1,13 +1,13 @@
-//! FP8, in all its spellings (transformers, DeepSeek, compressed-tensors, ModelOpt, fbgemm): F8 codes
-//! under the weight's own name, each multiplied by the scale of its block, row or tensor. And
-//! DeepSeek-V4's experts, pairs of FP4 codes in I8 with a scale for every 32.
+//! FP8 in all its variants (transformers, DeepSeek, compressed-tensors, ModelOpt, fbgemm): F8 codes
+//! under the weight's own name, each multiplied by the scale of its block, row or tensor. Also
+//! DeepSeek-V4's experts: pairs of FP4 codes in I8, with a scale for every 32.
 //!
-//! value = widen(code) · widen(scale), one rounding. "inv" in a scale's name is history: it is never
-//! divided by. U8 scales are E8M0 exponents.
+//! value = widen(code) · widen(scale), one rounding. A scale with "inv" in its name is a factor,
+//! too: the name is historical, and nothing is divided by it. U8 scales are E8M0 exponents.
 //!
 //! Sources: huggingface/transformers `integrations/finegrained_fp8.py`; deepseek-ai/DeepSeek-V3
 //! `inference/fp8_cast_bf16.py`; vllm-project/compressed-tensors `compressors/`;
-//! NVIDIA/TensorRT-Fp8Recognizer-Optimizer `modelopt/torch/export/quant_utils.py`.
+//! NVIDIA/TensorRT-Model-Optimizer `modelopt/torch/export/quant_utils.py`.
 
 use std::sync::Arc;
 
@@ -21,12 +21,12 @@ use crate::catalog::TensorRef;
 use crate::dtype::Dtype;
 use crate::reason::{Reason, reason};
 
-/// The format; see the module.
+/// The format described above.
 pub struct Fp8;
 
-/// What the scale of `X.weight` may be called, in the order in which it is looked for.
+/// The names that the scale of `X.weight` may have, in the order in which they are tried.
 const SCALES: [&str; 4] = ["weight_scale_inv", "weight_scale", "scale", "qscale_weight"];
-/// Those of FP4 pairs.
+/// The same for FP4 pairs.
 const PAIR_SCALES: [&str; 2] = ["weight_scale_inv", "scale"];
 /// Values for each scale of FP4 pairs.
 const PAIR_GROUP: u64 = 32;
@@ -44,7 +44,7 @@ impl Format for Fp8 {
 
 struct Fp8Recognizer<'a>(&'a Opened<'a>);
 
-/// A weight that may be this format's, and its scale, if there is one.
+/// A weight that may be in this format, and its scale, if there is one.
 struct Weight<'a> {
     module: Module<'a>,
     scale: Option<Scale<'a>>,
@@ -53,12 +53,12 @@ struct Weight<'a> {
 /// A scale and the last component of its name.
 type Scale<'a> = (Part<'a>, &'static str);
 
-/// What is under the scales.
+/// The codes of a layer.
 struct Codes {
     dtype: Dtype,
-    /// In the words of [`Layer::compatible`].
+    /// As it appears in [`Layer::compatible`].
     name: String,
-    /// Of the values.
+    /// The shape of the values.
     shape: Box<[u64]>,
     numel: u64,
     group_size: Option<u64>,
@@ -96,7 +96,7 @@ impl Fp8Recognizer<'_> {
         let (path, matrix) = (found.module.path(), tensor.shape.len() == 2);
         let outcome = match found.scale {
             Some(scale) => self.scaled(index, tensor, dtype, path, scale),
-            // Left alone, or of a model that is not FP8 at all: plain numbers.
+            // Not quantized, or the model is not FP8 at all: plain numbers.
             None if self.0.declared().kind(path, matrix) != Some(Kind::Fp8) => return None,
             None => Err(self.no_scale(found, &SCALES)),
         };
@@ -132,7 +132,7 @@ impl Fp8Recognizer<'_> {
         let path = found.module.path();
         let outcome = match found.scale {
             Some(scale) => self.scaled_pairs(index, tensor, scale),
-            // Only experts are such pairs; another I8 tensor is plain.
+            // Only experts are such pairs; any other I8 tensor is plain.
             None if !path.contains("experts.")
                 || !self.0.declared().has_fp4_experts()
                 || self.0.declared().kind(path, true).is_none() =>
@@ -200,7 +200,7 @@ impl Fp8Recognizer<'_> {
 
     fn no_scale(&self, found: &Weight<'_>, scales: &[&str]) -> Reason {
         reason!(
-            "{} says it is quantized, but it has no scale ({}){}",
+            "{} declares it quantized, but it has no scale ({}){}",
             self.0.declared().source(),
             found.module.names(scales),
             found.module.elsewhere()

@@ -1,8 +1,9 @@
-//! gpt-oss MXFP4: `X_blocks` U8 `[E, N, G, 16]` and `X_scales` U8 `[E, N, G]` stand for a parameter
-//! `X` `[E, K, N]` with K = 32·G, transposed against the blocks, as x @ X uses it.
+//! gpt-oss MXFP4: `X_blocks` U8 `[E, N, G, 16]` and `X_scales` U8 `[E, N, G]` represent a parameter
+//! `X` `[E, K, N]` with K = 32·G, which is transposed relative to the blocks, as x @ X uses it.
 //!
-//! Byte j of group t holds columns 32t + 2j (low nibble) and 32t + 2j + 1 (high nibble), E2M1 under
-//! an E8M0 scale. Gate and up stay interleaved along N, as in the checkpoints that store `X` itself.
+//! Byte j of group t holds columns 32t + 2j (low nibble) and 32t + 2j + 1 (high nibble), E2M1 with
+//! an E8M0 scale. Gate and up stay interleaved along N, as in the checkpoints that store `X`
+//! itself.
 //!
 //! Sources: `src/transformers/integrations/mxfp4.py` (`convert_moe_packed_tensors`) and
 //! `models/gpt_oss/modeling_gpt_oss.py` of huggingface/transformers; OCP MX v1.0.
@@ -23,7 +24,7 @@ mod tile;
 
 use kernel::Experts;
 
-/// Values under one scale.
+/// Values that share one scale.
 const GROUP_SIZE: u64 = 32;
 /// Bytes of a group's codes.
 const GROUP_BYTES: u64 = 16;
@@ -50,7 +51,8 @@ impl Recognizer for GptOssRecognizer<'_> {
     fn recognize(&self, index: u32, tensor: TensorRef<'_>) -> Option<Recognized> {
         let name = parameter(tensor)?;
         let scales = Module::at(self.0, name, "_").part("scales");
-        // Bytes of that name with neither scales nor the blocks' four dimensions are something else.
+        // Bytes of that name without scales and without the blocks' four dimensions are something
+        // else.
         if scales.is_none() && tensor.shape.len() != 4 {
             return None;
         }
@@ -70,20 +72,20 @@ impl Recognizer for GptOssRecognizer<'_> {
     }
 }
 
-/// The layer of blocks and scales, or why there is none.
+/// The layer of blocks and scales, or why they cannot be decoded.
 fn layer(name: &str, blocks: TensorRef<'_>, scales: TensorRef<'_>) -> Result<Layer, Reason> {
     if !scales.dtype.is(Dtype::U8) {
-        return Err(reason!("{name}_scales are {}; U8 is due", scales.dtype));
+        return Err(reason!("{name}_scales are {}, need U8", scales.dtype));
     }
     let [e, n, groups, GROUP_BYTES] = *blocks.shape else {
         return Err(reason!(
-            "{name}_blocks {:?}: [experts, rows, groups, {GROUP_BYTES}] is due",
+            "{name}_blocks have shape {:?}, need [experts, rows, groups, {GROUP_BYTES}]",
             blocks.shape
         ));
     };
     if *scales.shape != [e, n, groups] {
         return Err(reason!(
-            "{name}_scales {:?}: blocks {:?} are due scales {:?}",
+            "{name}_scales have shape {:?}, blocks {:?} need {:?}",
             scales.shape,
             blocks.shape,
             [e, n, groups]

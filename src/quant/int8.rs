@@ -1,8 +1,8 @@
 //! Eight-bit integers under the weight's own name: compressed-tensors' `int-quantized` and integer
 //! `naive-quantized`, ModelOpt's `W8A16` and `W8A8_SQ_PER_CHANNEL`.
 //!
-//! value = float(q − z) · widen(scale): the difference is exact, one rounding. Granularity as for
-//! FP8. Zero points, where there are any, are shaped like the scales.
+//! value = float(q − z) · widen(scale): the difference is exact, so there is one rounding. The
+//! granularity is found as for FP8. Zero points, if there are any, are shaped like the scales.
 //!
 //! Source: vllm-project/compressed-tensors `compressors/quantized_compressors/`.
 
@@ -18,7 +18,7 @@ use crate::catalog::TensorRef;
 use crate::dtype::Dtype;
 use crate::reason::{Reason, reason};
 
-/// The format; see the module.
+/// The format described above.
 pub struct Int8;
 
 impl Format for Int8 {
@@ -94,7 +94,7 @@ impl Int8Recognizer<'_> {
             }
             None if self.0.declared().symmetric(module.path(), matrix) == Some(false) => {
                 return Err(reason!(
-                    "{} says it is asymmetric, but its zero point '{}' is missing{}",
+                    "{} declares it asymmetric, but its zero point '{}' is missing{}",
                     self.0.declared().source(),
                     module.names(&["weight_zero_point"]),
                     module.elsewhere()
@@ -120,7 +120,7 @@ impl Int8Recognizer<'_> {
     }
 }
 
-/// Unlike for FP8, U8 does not mean E8M0 here.
+/// Unlike in FP8, U8 does not mean E8M0 here.
 fn float_dtype(scales: TensorRef<'_>) -> Result<Dtype, Reason> {
     match scales.dtype.known() {
         Some(d) if d.is_plain_float() => Ok(d),

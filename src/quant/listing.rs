@@ -1,17 +1,17 @@
-//! The model's tensors as the formats are shown them: the catalog's, save that stacked layers look
-//! like their first expert ([`super::stacked`]).
+//! The model's tensors as the formats see them: those of the catalog, but stacked layers look like
+//! their first expert ([`super::stacked`]).
 
 use std::collections::HashMap;
 
 use crate::catalog::{Catalog, Configuration, TensorRef};
 
-/// A view of a catalog in which some tensors are described otherwise.
+/// A view of a catalog in which some tensors are described differently.
 pub struct Listing<'a> {
     catalog: &'a Catalog,
     overlay: Overlay,
 }
 
-/// What is described otherwise, by index.
+/// The tensors that are described differently, by index.
 #[derive(Default)]
 pub struct Overlay {
     shown: HashMap<u32, Shown>,
@@ -26,7 +26,7 @@ struct Shown {
 }
 
 impl Overlay {
-    /// Describes the tensor `index` so. Of two that then have one name the first keeps it.
+    /// Describes the tensor `index` this way. If two then have the same name, the first keeps it.
     pub fn describe(&mut self, index: u32, name: &str, shape: &[u64], nbytes: u64) {
         self.by_name.entry(name.into()).or_insert(index);
         let shown = Shown {
@@ -39,7 +39,7 @@ impl Overlay {
 }
 
 impl<'a> Listing<'a> {
-    /// The catalog, but for what the overlay describes.
+    /// The catalog with the overlay's descriptions in place of its own.
     pub fn new(catalog: &'a Catalog, overlay: Overlay) -> Listing<'a> {
         Listing { catalog, overlay }
     }
@@ -68,7 +68,7 @@ impl<'a> Listing<'a> {
         if let Some(&index) = self.overlay.by_name.get(name) {
             return Some(index);
         }
-        // A tensor that is shown under another name is not there under its own.
+        // A tensor that is shown under another name does not exist under its own.
         let index = self.catalog.find(name)?;
         (!self.overlay.shown.contains_key(&index)).then_some(index)
     }
@@ -83,22 +83,22 @@ impl<'a> Listing<'a> {
         self.catalog.configs.manifest.is_some()
     }
 
-    /// Whether one shard was opened alone, so that others may hold what is missing.
+    /// Whether one shard was opened alone, so that missing tensors may be in other shards.
     pub fn is_lone_file(&self) -> bool {
         self.catalog.lone_file
     }
 
-    /// Whether a tensor of that name is promised by an index, in a shard that is not there.
+    /// Whether an index lists a tensor of that name in a shard that is missing.
     pub fn is_absent(&self, name: &str) -> bool {
         self.catalog.absent.contains(name)
     }
 
-    /// Where a missing tensor may be, as the end of a reason; empty if all of the model is at hand.
+    /// Where a missing tensor may be, as the end of a reason; empty if the model is complete.
     pub fn elsewhere(&self) -> &'static str {
         if self.is_lone_file() {
-            "; this is one shard alone: mount the model's directory"
+            "; this is only one shard: mount the model's directory"
         } else if !self.catalog.absent.is_empty() {
-            "; not all shards of the model are here"
+            "; some shards of the model are missing"
         } else {
             ""
         }

@@ -1,9 +1,9 @@
 //! MLX: affine integers of 1 to 8 bits, and its mxfp4, mxfp8 and nvfp4 modes.
 //!
-//! A layer is `X.weight` (U32 words, `[…, N, K·b/32]`), `X.scales` `[…, N, K/g]` and, in affine mode,
-//! `X.biases` of the scales' shape. A row is one little-endian stream of b-bit codes; a value is
-//! code · scale + bias of its group of g. Scales of U8 mean one of the other modes, without biases.
-//! The shapes give b·g, the bits in a group; a config or a manifest says which b.
+//! A layer is `X.weight` (U32 words, `[…, N, K·b/32]`), `X.scales` `[…, N, K/g]` and, in affine
+//! mode, `X.biases` of the scales' shape. A row is one little-endian stream of b-bit codes; a value
+//! is code · scale + bias of its group of g. U8 scales mean one of the other modes, without biases.
+//! The shapes determine b·g, the bits in a group; b itself comes from a config or a manifest.
 //!
 //! Sources: `mlx/ops.cpp`, `mlx/backend/cpu/quantized.cpp` of ml-explore/mlx; `mlx_lm/utils.py` of
 //! ml-explore/mlx-lm; `extract_weights.py` of mdegans/moeflux (the manifest).
@@ -49,14 +49,14 @@ impl Format for Mlx {
     }
 }
 
-/// The module of a tensor that MLX could have packed: U32 and named `X.weight`, or `weight` alone, as
-/// a layer saved by itself is.
+/// The module of a tensor that MLX could have packed: U32 and named `X.weight`, or just `weight`
+/// for a layer saved by itself.
 fn module<'a>(listing: &'a Listing<'a>, tensor: TensorRef<'a>) -> Option<Module<'a>> {
     let packed = tensor.dtype.is(Dtype::U32);
     packed.then(|| Module::of_weight(listing, tensor.name))?
 }
 
-/// Where bits and group size stand.
+/// Where bits and group size are stated.
 enum Says<'a> {
     /// In the manifest; a `config.json` beside it does not count.
     Manifest,
@@ -64,7 +64,7 @@ enum Says<'a> {
     Config(Option<Declaration<'a>>),
 }
 
-/// A model, and what it says of its layers.
+/// A model, and where it states its layers' settings.
 struct MlxRecognizer<'a> {
     listing: &'a Listing<'a>,
     says: Says<'a>,
@@ -95,7 +95,7 @@ impl Recognizer for MlxRecognizer<'_> {
 }
 
 impl MlxRecognizer<'_> {
-    /// Whether words without scales and biases are a torn layer, and not plain integers: where the
+    /// Whether words without scales and biases are a damaged layer, not plain integers: if the
     /// model declares quantization and does not exempt this module.
     fn must_be_packed(&self, triple: &Triple) -> bool {
         let declared = match &self.says {
@@ -110,7 +110,7 @@ impl MlxRecognizer<'_> {
         declared && triple.words.shape.len() >= 2
     }
 
-    /// The layer, or why there is none.
+    /// The layer, or why it cannot be decoded.
     fn layer(&self, triple: &Triple) -> Result<Layer, Reason> {
         let shapes = triple.shapes()?;
         let settings = if shapes.float {
@@ -132,12 +132,12 @@ impl MlxRecognizer<'_> {
                     let own = own?;
                     if own.mode != Mode::Affine {
                         return Err(reason!(
-                            "config.json says {own}, but it has float scales and biases, which are affine"
+                            "config.json gives {own}, but it has float scales and biases, which means affine"
                         ));
                     }
                     own
                 }
-                // Affine layers stand in models of every mode.
+                // Models of every mode may contain affine layers.
                 Said::Model(model) => Settings {
                     mode: Mode::Affine,
                     ..model?
@@ -158,12 +158,13 @@ impl MlxRecognizer<'_> {
         Ok(settings)
     }
 
-    /// Bits and group size of a layer in a manifest, which says nothing of modes: affine.
+    /// Bits and group size of a layer in a manifest, which has no modes, only affine layers.
     fn manifest(&self, triple: &Triple, shapes: &Shapes) -> Result<Settings, Reason> {
         let said = triple.words.bits;
         let bits = said.map_or(Mode::Affine.defaults().bits, |b| b.bits);
         let group_size = if said.is_some_and(|b| b.explicit) {
-            // The extractor drops group sizes that differ from layer to layer; the shapes keep them.
+            // The extractor drops group sizes that differ from layer to layer, but the shapes still
+            // determine them.
             if bits == 0 || !shapes.group_bits.is_multiple_of(u64::from(bits)) {
                 return Err(reason!(
                     "{} bits in a group are not a whole number of {bits}-bit values",
@@ -187,7 +188,8 @@ impl MlxRecognizer<'_> {
         })
     }
 
-    /// The mode of a layer without biases: it follows from the shapes, and what is declared must agree.
+    /// The mode of a layer without biases. It follows from the shapes, and the declaration must
+    /// agree.
     fn without_biases(&self, triple: &Triple, shapes: &Shapes) -> Result<Settings, Reason> {
         let declaration = match &self.says {
             Says::Config(declaration) => declaration,
@@ -201,7 +203,7 @@ impl MlxRecognizer<'_> {
         let [_, others @ ..] = Mode::ALL.map(Mode::defaults);
         let settings = others.into_iter().find(fits).ok_or_else(|| {
             reason!(
-                "U8 scales over {} bits in a group; mxfp4 has 128, mxfp8 256, nvfp4 64",
+                "U8 scales and {} bits in a group; mxfp4 has 128, mxfp8 256, nvfp4 64",
                 shapes.group_bits
             )
         })?;
@@ -212,7 +214,7 @@ impl MlxRecognizer<'_> {
         };
         if said != settings {
             return Err(reason!(
-                "config.json says {said}, but U8 scales over {} bits in a group are {settings}",
+                "config.json gives {said}, but U8 scales and {} bits in a group mean {settings}",
                 shapes.group_bits
             ));
         }
@@ -220,14 +222,14 @@ impl MlxRecognizer<'_> {
     }
 }
 
-/// Bits and group size where nothing says them: MLX's default where it fits, else the only pair
-/// that does.
+/// Bits and group size if nothing states them: MLX's default if it fits, else the only pair that
+/// does.
 fn deduce(group_bits: u64) -> Result<Settings, Reason> {
     let default = Mode::Affine.defaults();
     if group_bits == u64::from(default.bits) * default.group_size {
         return Ok(default);
     }
-    // One bit is too new to be guessed.
+    // One bit is left out: it is too new to be a likely guess.
     let pairs: Vec<(u32, u64)> = BITS[1..]
         .iter()
         .flat_map(|&bits| GROUP_SIZES.map(|group_size| (bits, group_size)))
@@ -240,7 +242,7 @@ fn deduce(group_bits: u64) -> Result<Settings, Reason> {
             ..default
         }),
         [] => Err(reason!(
-            "{group_bits} bits in a group fit no bits and group size that MLX has"
+            "{group_bits} bits in a group match no combination of bits and group size in MLX"
         )),
         _ => {
             let listed: Vec<String> = pairs
@@ -248,7 +250,7 @@ fn deduce(group_bits: u64) -> Result<Settings, Reason> {
                 .map(|(b, g)| format!("{b} bits in groups of {g}"))
                 .collect();
             Err(reason!(
-                "{group_bits} bits in a group can be {}, and no config says which; restore config.json with its 'quantization'",
+                "{group_bits} bits in a group can be {}, and no config decides; restore config.json with its 'quantization'",
                 listed.join(" or ")
             ))
         }

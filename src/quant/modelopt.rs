@@ -1,14 +1,15 @@
 //! NVIDIA ModelOpt's four-bit floats under the weight's own name: NVFP4, and MXFP4. (Its FP8 and
-//! int8 weights are like everyone's, and are found by those formats.)
+//! int8 weights are ordinary ones, which those formats recognize.)
 //!
-//! A byte of `weight` (U8 `[N, K/2]`) holds an even column in its low nibble and the next in its high
-//! one, E2M1 codes.
+//! A byte of `weight` (U8 `[N, K/2]`) holds the E2M1 codes of an even column in its low nibble and
+//! of the next column in its high nibble.
 //!
-//! - NVFP4: s = widen(`weight_scale`) · `weight_scale_2`, rounded, for every 16 values of a row; then
-//!   value = e2m1 · s. The second scale is a factor here, where compressed-tensors' is a divisor.
+//! - NVFP4: s = widen(`weight_scale`) · `weight_scale_2`, rounded, for every 16 values of a row;
+//!   then value = e2m1 · s. The second scale is a factor here, while that of compressed-tensors is
+//!   a divisor.
 //! - MXFP4: `weight_scale` is E8M0 (U8), for every 32; value = e2m1 · 2^(scale − 127).
 //!
-//! Source: NVIDIA/TensorRT-ModelOptRecognizer-Optimizer `modelopt/torch/quantization/qtensor/nvfp4_tensor.py`,
+//! Source: NVIDIA/TensorRT-Model-Optimizer `modelopt/torch/quantization/qtensor/nvfp4_tensor.py`,
 //! `modelopt/torch/export/quant_utils.py`.
 
 use std::sync::Arc;
@@ -23,7 +24,7 @@ use crate::catalog::TensorRef;
 use crate::dtype::Dtype;
 use crate::reason::{Reason, reason};
 
-/// The format; see the module.
+/// The format described above.
 pub struct ModelOpt;
 
 /// Values for each scale.
@@ -46,7 +47,7 @@ impl Format for ModelOpt {
 
 struct ModelOptRecognizer<'a>(&'a Opened<'a>);
 
-/// A weight and what stands beside it.
+/// A weight and its scales.
 struct Weight<'a> {
     index: u32,
     tensor: TensorRef<'a>,
@@ -87,7 +88,7 @@ impl Recognizer for ModelOptRecognizer<'_> {
 }
 
 impl ModelOptRecognizer<'_> {
-    /// What a U8 weight is: decided by the dtype of its scale, or by the config if there is none.
+    /// The kind of a U8 weight, decided by the dtype of its scale, or by the config if it has none.
     fn kind(&self, found: &Weight<'_>) -> Option<Kind> {
         if found.second.is_some() {
             return Some(Kind::Nvfp4);
@@ -177,7 +178,7 @@ impl ModelOptRecognizer<'_> {
         })
     }
 
-    /// The scale, if it is of one of `dtypes`.
+    /// The scale, if it has one of `dtypes`.
     fn scale<'f>(
         &self,
         found: &Weight<'f>,
@@ -204,7 +205,8 @@ impl ModelOptRecognizer<'_> {
     }
 }
 
-/// Whether shapes say ModelOpt's AWQ: bytes of two *rows*, so twice as many rows of scales.
+/// Whether the shapes are those of ModelOpt's AWQ: a byte holds values of two *rows*, so there are
+/// twice as many rows of scales.
 fn is_awq(weight: &[u64], scale: TensorRef<'_>) -> bool {
     match (weight, scale.shape) {
         (&[half, k], &[n, groups]) => {
@@ -222,7 +224,7 @@ fn awq_reason(found: &Weight<'_>) -> Reason {
         format!("{} {:?}", scale.dtype, scale.shape)
     });
     reason!(
-        "ModelOpt's W4A16_AWQ (two rows a byte, weight {:?}, scale {scale}) is not decoded",
+        "ModelOpt's W4A16_AWQ (two rows per byte, weight {:?}, scale {scale}) is not decoded",
         found.tensor.shape
     )
 }

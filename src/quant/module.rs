@@ -1,5 +1,5 @@
-//! The module that a tensor belongs to: its path, and the tensors beside it. Every format finds the
-//! parts of its layers here.
+//! The module that a tensor belongs to: its path, and its other tensors. All formats use it to find
+//! the parts of their layers.
 
 use std::ops::Deref;
 
@@ -23,7 +23,7 @@ impl<'a> Deref for Part<'a> {
     }
 }
 
-/// A module: tensors whose names are its path, a joint and a last component.
+/// A module: tensors whose names consist of its path, a joint and a last component.
 #[derive(Clone, Copy)]
 pub struct Module<'a> {
     listing: &'a Listing<'a>,
@@ -32,12 +32,13 @@ pub struct Module<'a> {
 }
 
 impl<'a> Module<'a> {
-    /// The module of which `name` is the weight; `None` if it is not a `….weight`.
+    /// The module whose weight is `name`; `None` if that is not a `….weight`.
     pub fn of_weight(listing: &'a Listing<'a>, name: &'a str) -> Option<Module<'a>> {
         Module::of(listing, name, "weight")
     }
 
-    /// The module of which `name` is the tensor `last`. A layer that was saved by itself has no path.
+    /// The module whose tensor `last` is `name`. The path is empty for a layer that was saved by
+    /// itself.
     pub fn of(listing: &'a Listing<'a>, name: &'a str, last: &str) -> Option<Module<'a>> {
         let (path, joint) = match name.strip_suffix(last)? {
             "" => ("", ""),
@@ -50,7 +51,7 @@ impl<'a> Module<'a> {
         })
     }
 
-    /// The module whose tensors are called `path`, `joint` and their last component.
+    /// The module whose tensors are named `path`, `joint` and their last component.
     pub fn at(listing: &'a Listing<'a>, path: &'a str, joint: &'static str) -> Module<'a> {
         Module {
             listing,
@@ -59,29 +60,29 @@ impl<'a> Module<'a> {
         }
     }
 
-    /// Its path, as configs name it.
+    /// Its path, as it appears in configs.
     pub fn path(&self) -> &'a str {
         self.path
     }
 
-    /// Its tensor of that last component, such as `weight_scale`.
+    /// Its tensor with that last component, such as `weight_scale`.
     pub fn part(&self, last: &str) -> Option<Part<'a>> {
         let index = self.listing.find(&self.name(last))?;
         let tensor = self.listing.get(index);
         Some(Part { index, tensor })
     }
 
-    /// The indexes of those tensors of these last components that there are.
+    /// The indexes of its tensors with these last components, if they exist.
     pub fn indexes(&self, lasts: &[&str]) -> impl Iterator<Item = u32> {
         lasts.iter().filter_map(|last| Some(self.part(last)?.index))
     }
 
-    /// The name of its tensor of that last component, whether or not there is one.
+    /// The name of its tensor with that last component, whether or not it exists.
     pub fn name(&self, last: &str) -> String {
         [self.path, self.joint, last].concat()
     }
 
-    /// The names of several, in the words of a reason: `m.weight_scale, scale`.
+    /// The names of several tensors for a reason: `m.weight_scale, scale`.
     pub fn names(&self, lasts: &[&str]) -> String {
         self.name(&lasts.join(", "))
     }

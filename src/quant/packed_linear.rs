@@ -1,6 +1,6 @@
-//! GPTQ and AWQ: a linear layer `X` stored transposed (inputs down, outputs across) as
-//! `X.qweight`, `X.scales`, `X.qzeros` and, GPTQ only, `X.g_idx`. It stands for the float weight
-//! `X.weight`, `[N, K]`: N outputs, K inputs, in G groups of inputs.
+//! GPTQ and AWQ: a linear layer `X` stored transposed (inputs down, outputs across) as `X.qweight`,
+//! `X.scales`, `X.qzeros` and, GPTQ only, `X.g_idx`. It represents the float weight `X.weight`,
+//! `[N, K]`: N outputs and K inputs, with the inputs in G groups.
 //!
 //! `weight[n, k] = f32(q[k, n] - z[g, n]) · f32(scales[g, n])`, g = `g_idx[k]` or k / group size.
 //!
@@ -8,11 +8,12 @@
 //!
 //! | file | question |
 //! |---|---|
-//! | [`recognize`] | Which tensors are a layer? It asks [`config`] (little) and [`shapes`] (the rest). |
-//! | [`geometry`] | What headers and configs say of the layer: all that decoding needs. |
+//! | [`recognize`] | Which tensors form a layer? It uses [`config`] (a little) and [`shapes`]
+//! (mostly). |
+//! | [`geometry`] | What is known of the layer from headers and configs: all that decoding needs. |
 //! | [`kernel`] | Which panels and rows does a read touch? |
 //! | [`strips`] | How are columns read from stored rows? |
-//! | [`groups`] | Which group has an input, with which scale and zero point? |
+//! | [`groups`] | Which group does an input belong to, with which scale and zero point? |
 //! | [`decode`] | Codes → binary32, one output at a time (`line`). |
 //! | [`gptq`], [`awq`] | How are codes and zero points packed? |
 
@@ -34,7 +35,7 @@ mod tests;
 
 use recognize::PackedLinearRecognizer;
 
-/// GPTQ (v1, v2, planar where it is the same) and AWQ (GEMM).
+/// GPTQ (v1, v2, and planar for the widths where it is the same) and AWQ (GEMM).
 pub struct PackedLinear;
 
 impl Format for PackedLinear {

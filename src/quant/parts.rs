@@ -1,4 +1,5 @@
-//! The parts of a layer whose weight keeps its own name: what its scales may be, how they join.
+//! The parts of a layer whose weight keeps its own name: which dtypes its scales may have, and how
+//! they join.
 
 use super::scale_grid::{Form, ScaleGrid};
 use super::{Component, Join};
@@ -6,7 +7,7 @@ use crate::catalog::TensorRef;
 use crate::dtype::{Dtype, numel};
 use crate::reason::{Reason, reason};
 
-/// What the elements of a tensor of float scales are: U8 stands for E8M0 exponents.
+/// The dtype of a tensor of float scales. U8 means E8M0 exponents.
 ///
 /// # Errors
 /// The reason, if they are not floats.
@@ -15,14 +16,14 @@ pub fn scale_dtype(scales: TensorRef<'_>) -> Result<Dtype, Reason> {
         Some(Dtype::U8) => Ok(Dtype::F8_E8M0),
         Some(d) if d.is_plain_float() || d.is_f8() => Ok(d),
         _ => Err(reason!(
-            "its scale '{}' is {}, which is no float",
+            "its scale '{}' is {}, which is not a float",
             scales.name,
             scales.dtype
         )),
     }
 }
 
-/// The weight of a layer as fusions see it: codes, row by row.
+/// The weight of a layer as a component of fusions: codes, row by row.
 pub fn weight_component(tensor: u32) -> Component {
     Component {
         suffix: "weight",
@@ -32,7 +33,7 @@ pub fn weight_component(tensor: u32) -> Component {
     }
 }
 
-/// Scales, or what is shaped like them, as fusions see them.
+/// Scales, or a tensor shaped like them, as a component of fusions.
 pub fn scale_component(suffix: &'static str, tensor: u32, grid: &ScaleGrid) -> Component {
     Component {
         suffix,
@@ -46,12 +47,12 @@ pub fn scale_component(suffix: &'static str, tensor: u32, grid: &ScaleGrid) -> C
     }
 }
 
-/// Inputs of a layer whose order is read whole, at most: what the indices take is then 512 MiB at
-/// worst. A sparse file can claim any number at no cost; and the kernel
-/// promises more memory than there is, so that asking for it would not fail.
+/// The most inputs of a layer whose order is read whole. The indices then take at most 512 MiB. A
+/// sparse file can claim any number at no cost, and the allocation would not fail, because the
+/// kernel overcommits memory.
 pub const MOST_INPUTS: u64 = 1 << 26;
 
-/// Whether an order (`g_idx`) of so many inputs may be read.
+/// Checks that an order (`g_idx`) of this many inputs may be read.
 ///
 /// # Errors
 /// The reason, with both numbers.
@@ -64,7 +65,7 @@ pub fn check_inputs(name: &str, inputs: u64) -> Result<(), Reason> {
     }
 }
 
-/// The shape and number of the values that bytes of that shape hold, two each.
+/// The shape and number of the values in bytes of that shape, which hold two values each.
 ///
 /// # Errors
 /// The shape has no last dimension to double, or it overflows.
@@ -77,5 +78,7 @@ pub fn unpacked_pairs(bytes: &[u64]) -> Result<(Vec<u64>, u64), Reason> {
             return Ok((shape, values));
         }
     }
-    Err(reason!("a weight {bytes:?} cannot hold two values a byte"))
+    Err(reason!(
+        "a weight {bytes:?} cannot hold two values per byte"
+    ))
 }

@@ -1,4 +1,4 @@
-//! What kernels need of their parts and of memory.
+//! Helpers for kernels: access to parts, and memory that may not be available.
 
 use crate::error::{Error, Result};
 use crate::view::SharedView;
@@ -6,11 +6,11 @@ use crate::view::SharedView;
 /// Part `index` of a layer.
 ///
 /// # Errors
-/// EIO: there are fewer, which the format's description rules out.
+/// EIO if there are fewer parts, which the format's description should rule out.
 pub fn part(parts: &[SharedView], index: usize) -> Result<&SharedView> {
     let lacks = || {
         format!(
-            "a quantized layer of {} parts lacks part {index}",
+            "a quantized layer has {} parts, and part {index} is needed",
             parts.len()
         )
     };
@@ -19,7 +19,7 @@ pub fn part(parts: &[SharedView], index: usize) -> Result<&SharedView> {
         .ok_or_else(|| Error::other(libc::EIO, lacks()))
 }
 
-/// That many zeros.
+/// `len` zeros.
 ///
 /// # Errors
 /// ENOMEM: a hostile file may ask for any size.

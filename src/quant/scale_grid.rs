@@ -1,21 +1,22 @@
 //! Which scale belongs to which value: the granularity of a quantized weight, from the shapes of the
 //! weight and its scales.
 //!
-//! Files say only how many scales there are, so the rules go from the certain to the likely and the
-//! first that fits wins. The declared block and 128 × 128 come before an even division because last
-//! blocks may be ragged: 136 rows with two rows of scales are 128 + 8, not 68 + 68 (transformers'
-//! `integrations/finegrained_fp8.py` derives the latter, and is wrong there).
+//! Files determine only how many scales there are, so the rules go from the certain to the likely,
+//! and the first that fits wins. The declared block and 128 × 128 come before an even division
+//! because last blocks may be ragged: 136 rows with two rows of scales mean 128 + 8, not 68 + 68
+//! (transformers' `integrations/finegrained_fp8.py` derives the latter, which is wrong).
 
 use crate::reason::{Reason, reason};
 use std::fmt;
 
-/// The block of nearly every FP8 checkpoint, declared or not (DeepSeek-V3 and its heirs).
+/// The block of nearly every FP8 checkpoint, declared or not (DeepSeek-V3 and its derivatives).
 const USUAL_BLOCK: [u64; 2] = [128, 128];
 
-/// A weight's scales: a matrix `[N, K]`, or a stack of such, cut into blocks that share one.
+/// How a weight's values share scales: a matrix `[N, K]`, or a stack of such matrices, is divided
+/// into blocks with one scale each.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ScaleGrid {
-    /// N, the rows of one matrix of the stack; where the whole stack has one scale, of all of it.
+    /// N, the rows of one matrix of the stack, or of the whole stack if it has only one scale.
     rows: u64,
     /// K, the columns.
     cols: u64,
@@ -31,22 +32,22 @@ pub struct ScaleGrid {
 pub enum Form {
     /// One scale for a whole matrix.
     Matrix,
-    /// `[N]`: one a row.
+    /// `[N]`: one per row.
     Rows,
-    /// `[N, 1]`: one a row.
+    /// `[N, 1]`: one per row.
     Column,
-    /// `[R, C]`: one a block.
+    /// `[R, C]`: one per block.
     Blocks,
-    /// `[R, 1, C, 1]`: one a block, as ModelOpt writes them.
+    /// `[R, 1, C, 1]`: one per block, as ModelOpt writes them.
     SpacedBlocks,
 }
 
 impl ScaleGrid {
-    /// The granularity of `scale` over `weight` (`[N, K]` or `[E, N, K]`). `declared` gives the
-    /// block that the config declares for this weight; it is asked only where that matters.
+    /// The granularity of `scale` over `weight` (`[N, K]` or `[E, N, K]`). `declared` returns the
+    /// block that the config declares for this weight; it is called only if that matters.
     ///
     /// # Errors
-    /// The reason, with both shapes, why these scales are none of this weight's.
+    /// The reason, with both shapes, why these scales cannot belong to this weight.
     pub fn find(
         weight: &[u64],
         scale: &[u64],
@@ -62,7 +63,13 @@ impl ScaleGrid {
             [1, 1] => (Form::Matrix, [1, 1]),
             [r, c] => (Form::Blocks, [r, c]),
             [r, 1, c, 1] => (Form::SpacedBlocks, [r, c]),
-            [_] => return Err(misfit(weight, scale, "and not one a row")),
+            [_] => {
+                return Err(misfit(
+                    weight,
+                    scale,
+                    "neither one scale nor one for each row",
+                ));
+            }
             _ => return Err(wrong_rank(weight, scale)),
         };
         let block = match form {
@@ -76,8 +83,8 @@ impl ScaleGrid {
         Ok(ScaleGrid::new(n, k, block, [r, c], form))
     }
 
-    /// Scales that each cover exactly `group` values of a row: `scale` must be `weight` but for its
-    /// last dimension, which is K / `group`.
+    /// Scales that each cover exactly `group` values of a row: `scale` must equal `weight` except
+    /// for its last dimension, which is K / `group`.
     ///
     /// # Errors
     /// The reason, with both shapes.
@@ -95,7 +102,7 @@ impl ScaleGrid {
             return Err(misfit(
                 weight,
                 scale,
-                &format!("and not one for every {group} values of a row ({want:?})"),
+                &format!("not one for every {group} values of a row ({want:?})"),
             ));
         }
         Ok(ScaleGrid::new(
@@ -110,7 +117,8 @@ impl ScaleGrid {
     fn one_scale(weight: &[u64]) -> ScaleGrid {
         let cols = weight.last().copied().unwrap_or(1);
         let lead = &weight[..weight.len().saturating_sub(1)];
-        // No overflow: the header's element count was checked, and a 0 in it is as good as any.
+        // Without a 0 this cannot overflow, because the header's element count was checked; with a
+        // 0, any number will do.
         let rows = lead.iter().fold(1u64, |n, &d| n.saturating_mul(d));
         ScaleGrid::new(rows, cols, [rows, cols], [1, 1], Form::Matrix)
     }
@@ -145,24 +153,25 @@ impl ScaleGrid {
         self.form
     }
 
-    /// The row of scales of row `row`, counted through the whole stack; it never falls as `row`
-    /// rises.
+    /// The row of scales for row `row`, counted through the whole stack. It never decreases as
+    /// `row` increases.
     pub fn scale_row(&self, row: u64) -> u64 {
         row / self.rows * self.grid[0] + row % self.rows / self.block[0]
     }
 
-    /// Whether another matrix's rows and scales may follow this one's: no block is cut short.
+    /// Whether another matrix's rows and scales may follow this one's, because its last block is
+    /// whole.
     pub fn whole_rows(&self) -> bool {
         self.rows.is_multiple_of(self.block[0])
     }
 
-    /// Values of a row that share a scale, where that is neither a whole row nor more.
+    /// Values of a row that share a scale, if that is less than a whole row.
     pub fn group_size(&self) -> Option<u64> {
         matches!(self.form, Form::Blocks | Form::SpacedBlocks).then_some(self.block[1])
     }
 }
 
-/// In the words of reasons: `blocks of 128 x 128`.
+/// As it appears in reasons: `blocks of 128 x 128`.
 impl fmt::Display for ScaleGrid {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let [rows, cols] = self.block;
@@ -185,14 +194,14 @@ fn one_matrix<'a>(weight: &[u64], scale: &'a [u64]) -> Result<(u64, u64, &'a [u6
                 Ok((n, k, scale))
             } else {
                 let both = [&[*es], scale].concat();
-                Err(misfit(weight, &both, "and not for as many experts"))
+                Err(misfit(weight, &both, "not for as many experts"))
             }
         }
         _ => Err(wrong_rank(weight, scale)),
     }
 }
 
-/// The block, if there is one, that cuts `[n, k]` into a grid of this many.
+/// The block, if there is one, that divides `[n, k]` into this grid.
 fn block(shape: [u64; 2], grid: [u64; 2], declared: Option<[u64; 2]>) -> Option<[u64; 2]> {
     let cuts = |block: &[u64; 2]| (0..2).all(|i| shape[i].div_ceil(block[i]) == grid[i]);
     let known = [declared, Some(USUAL_BLOCK)];
@@ -204,7 +213,7 @@ fn block(shape: [u64; 2], grid: [u64; 2], declared: Option<[u64; 2]>) -> Option<
 }
 
 fn misfit(weight: &[u64], scale: &[u64], why: &str) -> Reason {
-    reason!("scales {scale:?} do not fit the weight {weight:?}: not one scale {why}")
+    reason!("scales {scale:?} do not fit the weight {weight:?}: they are {why}")
 }
 
 fn no_block(weight: &[u64], scale: &[u64], declared: Option<[u64; 2]>) -> Reason {
@@ -213,7 +222,9 @@ fn no_block(weight: &[u64], scale: &[u64], declared: Option<[u64; 2]>) -> Reason
         Some([m, n]) if [m, n] != USUAL_BLOCK => reason!("{m} x {n} (the config's), {bm} x {bn}"),
         _ => reason!("{bm} x {bn}"),
     };
-    let why = reason!("nor one a row, nor blocks of {named}, nor an even division");
+    let why = reason!(
+        "neither one scale, nor one for each row, nor blocks of {named}, nor an even division"
+    );
     misfit(weight, scale, &why)
 }
 
@@ -247,7 +258,7 @@ mod tests {
         assert_eq!(ok(&[2, 6, 8], &[], None), (Form::Matrix, [12, 8]));
         assert_eq!(ok(&[7], &[1], None), (Form::Matrix, [1, 7]));
         assert_eq!(ok(&[1, 8], &[1], None), (Form::Matrix, [1, 8]));
-        // 2: per row, though a declared block would fit as well.
+        // 2: per row, although a declared block would fit as well.
         assert_eq!(ok(&[6, 8], &[6], None), (Form::Rows, [1, 8]));
         assert_eq!(ok(&[6, 8], &[6, 1], Some([1, 8])), (Form::Column, [1, 8]));
         // 3: ModelOpt's.
@@ -299,7 +310,7 @@ mod tests {
         }
         let declared = find(&[136, 256], &[3, 3], Some([64, 32])).unwrap_err();
         assert!(declared.contains("64 x 32 (the config's)"), "{declared}");
-        // A nonsensical block in the config is as none.
+        // A nonsensical block in the config is ignored.
         assert_eq!(ok(&[136, 256], &[2, 2], Some([0, 128])).1, [128, 128]);
     }
 

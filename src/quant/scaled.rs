@@ -1,9 +1,9 @@
 //! The kernel of every format whose values are a small number times a scale: FP8, int8, FP4 pairs,
 //! NVFP4, MXFP4.
 //!
-//! value = (code − zero) · scale, where zero is there only in asymmetric int8, the difference is
-//! exact, and the product is rounded once; a second factor, where a format has one, is multiplied
-//! to the scale first (NVFP4) or to the value last (bitsandbytes' int8), each rounded.
+//! value = (code − zero) · scale, where only asymmetric int8 has a zero point, the difference is
+//! exact, and the product is rounded once. If a format has a second factor, the scale is multiplied
+//! by it first (NVFP4), or the value last (bitsandbytes' int8), with a rounding of its own.
 
 use std::sync::Arc;
 
@@ -17,35 +17,35 @@ use crate::view::{FloatSource, Floats, Scratch, SharedView};
 
 /// Codes are read this many at a time, into a buffer that stays in the L2 cache.
 const PIECE: u64 = 64 * 1024;
-/// Codes are decoded and scaled this many at a time: 16 KiB of values stay in the L1 cache between
-/// the two.
+/// Codes are decoded and scaled this many at a time, so that 16 KiB of values stay in the L1 cache
+/// between the two steps.
 const STRIP: usize = 4096;
 
-/// What else takes part besides codes and scales.
+/// What a value depends on besides its code and scale.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Extra {
     /// Nothing.
     None,
-    /// I8 zero points, one for every scale: the third part.
+    /// I8 zero points, one for every scale, in the third part.
     Zeros,
-    /// A second factor of all scales, of this dtype and one element: the third part.
+    /// A second factor of all scales: one element of this dtype, in the third part.
     ScaleFactor(Dtype),
     /// A last factor of all values.
     ValueFactor(f32),
 }
 
-/// Codes and scales of one layer. Parts: codes, scales, and what [`Extra`] says.
+/// The kernel of one layer. Parts: codes, scales, and a third one according to [`Extra`].
 #[derive(Debug, Clone)]
 pub struct ScaledKernel {
-    /// What the codes are: one byte each, or F4 (two a byte, low nibble first).
+    /// The dtype of the codes: one byte each, or F4 (two per byte, low nibble first).
     pub code: Dtype,
-    /// What the scales are: any dtype of whole bytes.
+    /// The dtype of the scales: any of whole bytes.
     pub scale: Dtype,
     /// Which scale belongs to which value.
     pub grid: ScaleGrid,
-    /// What else takes part.
+    /// What else a value depends on.
     pub extra: Extra,
-    /// How many values.
+    /// The number of values.
     pub numel: u64,
 }
 
@@ -85,7 +85,7 @@ impl FloatSource for Scaled {
             let at = first + done as u64;
             let mut n = PIECE.min((out.len() - done) as u64);
             if cols > PIECE {
-                // Within a row, so that no more scales are read than there are values.
+                // Stay within a row, so that no more scales are read than there are values.
                 n = n.min(cols - at % cols);
             }
             let n = n as usize;
@@ -97,7 +97,7 @@ impl FloatSource for Scaled {
 }
 
 impl Scaled {
-    /// Fills `out`, at most [`PIECE`] elements that lie in one row or are rows of at most that many.
+    /// Fills `out`: at most [`PIECE`] elements, within one row if rows are longer than that.
     fn piece(&self, first: u64, out: &mut [f32]) -> Result<()> {
         let window = Window::of(&self.kernel.grid, first, out.len() as u64);
         let kernel = &self.kernel;
@@ -148,7 +148,7 @@ fn one(view: &SharedView, dtype: Dtype) -> Result<f32> {
 struct Window {
     /// First row of scales.
     row: u64,
-    /// First column; 0 where there is more than one row.
+    /// First column; 0 if there is more than one row.
     col: u64,
     /// Index of the first scale in the tensor of scales.
     first: u64,
@@ -175,7 +175,7 @@ impl Window {
         }
     }
 
-    /// Reads the window of `view`, a tensor of `dtype` that is shaped like the scales.
+    /// Reads the window from `view`, a tensor of `dtype` that is shaped like the scales.
     fn load(&self, view: &SharedView, dtype: Dtype) -> Result<Scratch<f32>> {
         let size = u64::from(dtype.bits() / 8);
         let mut bytes = Scratch::<u8>::take((self.count * size) as usize);
@@ -186,7 +186,7 @@ impl Window {
         Ok(values)
     }
 
-    /// Combines the elements from `at` on with the window's values, each with that of its block.
+    /// Combines each element from `at` on with the window's value for its block.
     fn combine(
         &self,
         grid: &ScaleGrid,
@@ -210,16 +210,16 @@ impl Window {
     }
 }
 
-/// Makes every NaN the same one. Where both factors are NaN the processor takes either's bits, and
-/// which one changes with the place in a vector: the same file must not read differently.
+/// Makes every NaN the same. If both factors are NaN, the product has the bits of either, and which
+/// one depends on the position in a vector; but reads of the same file must not differ.
 pub fn one_nan(values: &mut [f32]) {
     for v in values {
         *v = if v.is_nan() { f32::NAN } else { *v };
     }
 }
 
-/// Combines runs of `run` values with one of `by` each; of the first run, `skip` values lie before
-/// `out`. The last run may be short.
+/// Combines each run of `run` values with one value of `by`. The first `skip` values of the first
+/// run come before `out`. The last run may be short.
 ///
 /// # Panics
 /// If `by` holds less than one for each run.
@@ -237,7 +237,7 @@ pub fn combine_runs(
     };
     head.iter_mut().for_each(|v| *v = op(*v, first));
     match run {
-        // The group sizes of NVFP4 and MX, as loops of known length: twice as fast.
+        // The group sizes of NVFP4 and MX. Loops of constant length are twice as fast.
         16 => known_runs::<16>(rest, by, op),
         32 => known_runs::<32>(rest, by, op),
         _ => {

@@ -1,12 +1,15 @@
-//! Loops compiled twice: for every machine, and for those with AVX2, chosen when they run.
+//! Loops compiled twice, for every machine and for machines with AVX2. The choice is made at run
+//! time.
 //!
-//! The loops are plain Rust, which the compiler vectorizes for what it is told the machine has; both
-//! versions are the same IEEE operations in the same order (no fused multiply-add: FMA is not among
-//! the features), so they give the same bits.
+//! The loops are plain Rust, which the compiler vectorizes for the enabled features. Both versions
+//! do the same IEEE operations in the same order (FMA is not among the features, so there is no
+//! fused multiply-add), so they give the same bits.
 
-/// Defines a function whose body is compiled a second time for AVX2, for where the machine has it.
+/// Defines a function whose body is compiled a second time for AVX2, and used if the machine has
+/// it.
 ///
-/// What the body calls is part of it only if it is `#[inline(always)]` (or generic and inlined).
+/// A function that the body calls is compiled with it only if it is `#[inline(always)]` (or generic
+/// and inlined).
 macro_rules! for_each_cpu {
     (
         $(#[$attribute:meta])*
@@ -26,8 +29,8 @@ macro_rules! for_each_cpu {
                     plain($($arg),*)
                 }
                 if $crate::quant::simd::avx2() {
-                    // SAFETY: the function is safe but for the instructions it is compiled to, and
-                    // this machine has just said that it has them.
+                    // SAFETY: the function only requires that the machine has AVX2, which was just
+                    // checked.
                     return unsafe { avx2($($arg),*) };
                 }
             }
@@ -37,7 +40,7 @@ macro_rules! for_each_cpu {
 }
 pub(crate) use for_each_cpu;
 
-/// Whether this machine has AVX2 (and no test says to do without).
+/// Whether this machine has AVX2 (and no test disables it).
 #[cfg(target_arch = "x86_64")]
 #[inline]
 pub(crate) fn avx2() -> bool {

@@ -1,14 +1,14 @@
-//! Experts that are stored stacked: E layers of one format, every one of their tensors with an axis
-//! of E in front, under the name `P.experts.gate_up_proj` or `P.experts.down_proj`. So fused
-//! checkpoints have them, `export/model-fused.safetensors` among them, and so transformers writes
-//! its FP8 experts.
+//! Experts that are stored stacked: E layers of one format, where each tensor has an axis of E in
+//! front, named `P.experts.gate_up_proj` or `P.experts.down_proj`. Fused checkpoints have them,
+//! `export/model-fused.safetensors` among them, and transformers writes its FP8 experts this way.
 //!
-//! `.weight` is dropped from such a name, and other ends stay: words are `X` itself, or `X.qweight`
-//! or `X.weight_packed`; beside them stand `X.scales`, `X.weight_scale_inv` … (transformers:
-//! `X_scale_inv`). No format need know of this. Each is shown a listing in which a stack is a module
-//! like any other, whose tensors are those of the first expert ([`Overlay`]): headers say the same of
-//! all experts. What a format then recognizes is made the stack again ([`Stacks::stacked`]): its
-//! values are each expert's, decoded by the format's kernel, one after another.
+//! `.weight` is dropped from such a name, and other endings stay: words are `X` itself, or
+//! `X.qweight` or `X.weight_packed`; beside them are `X.scales`, `X.weight_scale_inv` …
+//! (transformers: `X_scale_inv`). Formats need not know about this. They get a listing in which a
+//! stack is an ordinary module, whose tensors are those of the first expert ([`Overlay`]), because
+//! headers are the same for all experts. The layer that a format then recognizes is converted back
+//! to the stack ([`Stacks::stacked`]): its values are those of each expert in turn, decoded by the
+//! format's kernel.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -26,15 +26,15 @@ use crate::view::{Concat, SharedView, Slice};
 #[cfg(test)]
 mod tests;
 
-/// Last components of the names of stacks, beneath `experts`.
+/// Last components of the names of stacks, below `experts`.
 const NAMES: [&str; 2] = ["gate_up_proj", "down_proj"];
-/// The float weight's own end, which a stack's name leaves out.
+/// The float weight's own ending, which a stack's name leaves out.
 const WEIGHT: &str = "weight";
-/// What the name of a stack's words may end with, besides.
+/// Other endings that the name of a stack's words may have.
 const WORDS: [&str; 2] = ["qweight", "weight_packed"];
-/// How transformers names the scales of stacked FP8 experts: with no dot before.
+/// How transformers names the scales of stacked FP8 experts: without a dot before it.
 const SCALE_INV: &str = "_scale_inv";
-/// Experts of a stack, at most: each has a kernel's state of its own. (Models have hundreds.)
+/// The most experts in a stack, because each has a kernel state of its own. (Models have hundreds.)
 const MOST_EXPERTS: u64 = 1 << 14;
 
 /// The stacks of a model.
@@ -59,13 +59,13 @@ enum Cut {
     Slice,
     /// All: one number that holds for every expert.
     Whole,
-    /// Unknown: there is no axis of E in front.
+    /// Unknown, because there is no axis of E in front.
     Misfit,
 }
 
 impl Cut {
     fn of(tensor: TensorRef<'_>, experts: u64) -> Cut {
-        // A vector of E numbers could as well be one for each of E rows.
+        // A vector of E numbers could also be one for each of E rows.
         let sliced = tensor.shape.len() >= 2 && tensor.shape[0] == experts;
         if sliced && tensor.nbytes.is_multiple_of(experts) {
             Cut::Slice
@@ -76,7 +76,7 @@ impl Cut {
         }
     }
 
-    /// Those of expert `e`, where all of them have `len`.
+    /// The bytes of expert `e` in a tensor of `len` bytes.
     fn bytes(self, len: u64, e: u64, experts: u64) -> Range<u64> {
         match self {
             Cut::Slice => len / experts * e..len / experts * (e + 1),
@@ -85,12 +85,12 @@ impl Cut {
     }
 }
 
-/// A tensor that may belong to a stack: its index, and the end of the name that it has in a module.
+/// A tensor that may belong to a stack: its index, and the ending of its name in a module.
 type Member<'a> = (u32, &'a str);
 
 impl Stacks {
-    /// Those that the names, dtypes and shapes of a catalog show, and how their tensors are to be
-    /// shown to formats: as those of the first expert.
+    /// Finds stacks by names, dtypes and shapes. Also returns how formats see their tensors: as
+    /// those of the first expert.
     pub fn find(catalog: &Catalog) -> (Stacks, Overlay) {
         let mut named: HashMap<&str, Vec<Member<'_>>> = HashMap::new();
         for (i, tensor) in (0u32..).zip(&catalog.tensors) {
@@ -105,7 +105,7 @@ impl Stacks {
             };
             let experts = catalog.tensors.get(words).shape[0];
             for (index, last) in members {
-                // Stored values of that name belong to no stack.
+                // A stored `.weight` does not belong to the stack.
                 if last == WEIGHT && index != words {
                     continue;
                 }
@@ -124,7 +124,7 @@ impl Stacks {
         (found, overlay)
     }
 
-    /// What was recognized in the listing, as what the model itself has.
+    /// Converts a layer recognized in the listing back to the model's own stack.
     pub fn stacked(&self, found: Recognized, listing: &Listing<'_>) -> Recognized {
         let anchor = found.parts.first().and_then(|i| self.members.get(i));
         let Some(&(at, _)) = anchor else {
@@ -152,7 +152,7 @@ impl Stacks {
         }
     }
 
-    /// How each of `parts` is cut, if the stack can be taken apart.
+    /// How each of `parts` is divided, if the stack can be taken apart.
     fn cuts(
         &self,
         at: usize,
@@ -175,7 +175,7 @@ impl Stacks {
     fn misfit(&self, at: usize, part: TensorRef<'_>) -> Reason {
         let Stack { experts, name } = &self.stacks[at];
         reason!(
-            "'{name}' is a stack of {experts} experts, but '{}' {:?} is not for as many: an axis of {experts} is due in front",
+            "'{name}' is a stack of {experts} experts, but '{}' {:?} does not begin with an axis of {experts}",
             part.name,
             part.shape
         )
@@ -187,13 +187,13 @@ impl Stack {
         reason.within(format_args!("each of {} stacked layers", self.experts))
     }
 
-    /// E layers such as `one`, whose parts are cut so.
+    /// E layers like `one`, whose parts are divided by `cuts`.
     fn layer(&self, one: &Layer, cuts: Vec<Cut>) -> std::result::Result<Layer, Reason> {
         let experts = self.experts;
         let inputs = one.shape.last().and_then(|k| k.checked_mul(experts));
         if inputs.is_none_or(|inputs| inputs > MOST_INPUTS) {
             return Err(reason!(
-                "'{}' is a stack of {experts} layers {:?}, and at most {MOST_INPUTS} inputs are decoded together",
+                "'{}' is a stack of {experts} layers {:?}; at most {MOST_INPUTS} inputs are decoded together",
                 self.name,
                 one.shape
             ));
@@ -207,7 +207,7 @@ impl Stack {
             group_size: one.group_size,
             shape,
             exact: one.exact,
-            // Nothing is made of stacks: they are what is made.
+            // Stacks do not take part in further fusions.
             components: Vec::new(),
             compatible: format!("{experts} stacked: {}", one.compatible),
             kernel: Arc::new(Each {
@@ -218,7 +218,7 @@ impl Stack {
         })
     }
 
-    /// The shapes of all experts, which must come to the same layer.
+    /// The shapes of all experts, which must give equal layers.
     fn deferred(&self, one: DeferredShape, sources: Vec<Cut>, cuts: Vec<Cut>) -> DeferredShape {
         let stack = self.clone();
         let DeferredShape {
@@ -256,8 +256,8 @@ impl Stack {
     }
 }
 
-/// The stack that a tensor would belong to by its name, and the end of the name that it would have
-/// in a module of the stack's name.
+/// The stack that a tensor would belong to by its name, and the ending of the name that it would
+/// have in a module named like the stack.
 fn split(name: &str) -> Option<(&str, &str)> {
     let (head, last) = name.rsplit_once('.')?;
     if is_stack(head) {
@@ -277,8 +277,8 @@ fn is_stack(name: &str) -> bool {
     NAMES.contains(&last) && (experts == "experts" || experts.ends_with(".experts"))
 }
 
-/// The stack's words, if it is one: matrices, stacked. A stored `X.weight` is a module of its own,
-/// and formats that stack know so.
+/// The stack's words (stacked matrices), if it is a stack. A stored `X.weight` is an ordinary
+/// module, which formats with stacks of their own recognize.
 fn words(catalog: &Catalog, name: &str, members: &[Member<'_>]) -> Option<u32> {
     let tensor = |index: u32| catalog.tensors.get(index);
     let stored = |last: &str| members.iter().find(|m| m.1 == last).map(|m| m.0);
@@ -288,7 +288,7 @@ fn words(catalog: &Catalog, name: &str, members: &[Member<'_>]) -> Option<u32> {
     }
     let bare = weights.map(|m| m.0).filter(|&i| {
         let dtype = tensor(i).dtype.known();
-        // In a manifest words are called `weight`, and others of U32 are integers.
+        // In a manifest, words are named `weight`, and other U32 tensors are integers.
         let integers = catalog.configs.manifest.is_some() && dtype == Some(Dtype::U32);
         dtype.is_some_and(|d| !d.is_plain_float()) && !integers
     });
@@ -296,11 +296,11 @@ fn words(catalog: &Catalog, name: &str, members: &[Member<'_>]) -> Option<u32> {
     words.find(|&i| matches!(*tensor(i).shape, [experts, _, _] if experts > 0))
 }
 
-/// A kernel, for each expert in turn.
+/// Applies a kernel to each expert in turn.
 struct Each {
     kernel: Arc<dyn Kernel>,
     experts: u64,
-    /// Of the parts.
+    /// How each part is divided.
     cuts: Vec<Cut>,
 }
 

@@ -1,5 +1,5 @@
-//! Small model directories for the tests of the formats, and how a view is held against a model
-//! that computes every element by itself.
+//! Small model directories for the tests of the formats, and a comparison of a view with values
+//! that are computed one by one.
 
 use serde_json::{Map, Value, json};
 
@@ -34,12 +34,12 @@ pub(crate) struct TestModel {
 
 impl TestModel {
     /// `model.safetensors` without any padding, so that data begin at odd addresses, and
-    /// `config.json`, unless that is null.
+    /// `config.json`, unless `config` is null.
     pub(crate) fn safetensors(tensors: &[Stored], config: Value) -> TestModel {
         TestModel::with_configs(tensors, &[("config.json", config)])
     }
 
-    /// The same with any JSON files, but those that are null.
+    /// The same with any JSON files, except those that are null.
     pub(crate) fn with_configs(tensors: &[Stored], configs: &[(&str, Value)]) -> TestModel {
         let mut header = Map::new();
         let mut data = Vec::new();
@@ -61,7 +61,7 @@ impl TestModel {
         TestModel::of(&[("model.safetensors", &file)], configs)
     }
 
-    /// `model.safetensors` of zeros, which take no room on the disk, however large.
+    /// A sparse `model.safetensors` of zeros, which takes no space on disk, however large.
     pub(crate) fn sparse(tensors: &[(&str, Dtype, &[u64])], config: Value) -> TestModel {
         let mut header = Map::new();
         let mut end = 0;
@@ -119,7 +119,7 @@ impl TestModel {
         TestModel::of_len(files, configs, 0)
     }
 
-    /// Every file with zeros at its end, so that it is `len` bytes long at least.
+    /// Pads every file with zeros to at least `len` bytes.
     fn of_len(files: &[(&str, &[u8])], configs: &[(&str, Value)], len: u64) -> TestModel {
         let dir = tempfile::tempdir().unwrap();
         for (name, bytes) in files {
@@ -137,7 +137,7 @@ impl TestModel {
         }
     }
 
-    /// What was recognized under that name: an anchor with its own values, or a synthetic tensor.
+    /// The layer recognized under that name: an anchor with its own values, or a synthetic tensor.
     pub(crate) fn recognized(&self, name: &str) -> Option<Recognized> {
         recognize(&self.catalog).into_iter().find(|r| {
             let anchor = self.catalog.tensors.get(r.parts[0]).name;
@@ -182,13 +182,13 @@ fn floats(bytes: &[u8]) -> Vec<f32> {
     words.iter().map(|w| f32::from_le_bytes(*w)).collect()
 }
 
-/// Whether two values are the same bits; any NaN counts as any other.
+/// Whether two values have the same bits; all NaN are equal.
 pub(crate) fn same(a: f32, b: f32) -> bool {
     a.to_bits() == b.to_bits() || (a.is_nan() && b.is_nan())
 }
 
-/// Holds `view` against the values it should have: read whole, as this machine and as any machine
-/// computes them, and in pieces of odd sizes from random places, which `seed` chooses.
+/// Checks that `view` has the values `want`: read whole, with this machine's instructions and with
+/// plain ones, and in pieces of odd sizes at random offsets, which `seed` chooses.
 pub(crate) fn assert_values(view: &dyn View, want: &[f32], mut seed: u64) {
     assert_eq!(view.len(), want.len() as u64 * 4);
     let all = read_all(view).unwrap();
@@ -203,7 +203,7 @@ pub(crate) fn assert_values(view: &dyn View, want: &[f32], mut seed: u64) {
     for size in [1, 2, 7, 64, 100, 4096, 70_000] {
         let len = all.len().min(size);
         let start = random(&mut seed) as usize % (all.len() - len + 1);
-        // One byte in, so that the buffer of every other size is at an odd address.
+        // Every other size uses a buffer at an odd address.
         let mut piece = vec![0xAA; len + 1];
         let skew = size % 2;
         let piece = &mut piece[skew..][..len];

@@ -1,16 +1,16 @@
-//! A histogram whose range is not known beforehand, and which is exact all the same.
+//! An exact histogram whose range is not known in advance.
 //!
-//! A bin is `[i·2^e, (i+1)·2^e)` for whole `i`, and [`BINS`] neighboring ones are kept, in the
-//! least `e` whose bins cover every value seen. When the range grows, two bins become one:
-//! `floor(floor(x/w)/2) = floor(x/2w)`, so the counts are those that the final `e` gives, whatever
-//! came first.
+//! A bin is `[i·2^e, (i+1)·2^e)` for whole `i`, and [`BINS`] consecutive ones are kept, with the
+//! smallest `e` whose bins cover every value seen. When the range grows, pairs of bins are merged:
+//! `floor(floor(x/w)/2) = floor(x/2w)`, so the counts are those of the final `e`, whatever the
+//! order of the values.
 
 use super::{Value, loops};
 
-/// How many bins there are: four times what any picture shows of them.
+/// How many bins there are: four times what any picture shows.
 pub const BINS: usize = 1024;
 
-/// Copies that are counted into in turn, so that equal neighbors do not wait for each other.
+/// Copies that are incremented in turn, so that equal neighbors do not wait for each other.
 const COPIES: usize = 4;
 
 /// Counts of finite values by equal steps of their range.
@@ -27,7 +27,7 @@ pub struct Histogram {
 impl Default for Histogram {
     fn default() -> Self {
         Histogram {
-            // Finer than any float needs: whatever is added first decides.
+            // Finer than any float needs, so that the first values added determine it.
             exponent: i32::MIN,
             first: 0,
             counts: Vec::new(),
@@ -40,7 +40,7 @@ fn exp2(e: i32) -> f64 {
     f64::from_bits(((e + 1023) as u64) << 52)
 }
 
-/// Bins of values down here are no finer, and up there no wider: 2^-exponent must be a number, too.
+/// Limits on the bins' width: 2^-exponent must be a finite number, too.
 const FINEST: i32 = -1000;
 const WIDEST: i32 = 1020;
 
@@ -49,8 +49,8 @@ fn bin(v: f64, exponent: i32) -> i64 {
     (v * exp2(-exponent)).floor() as i64
 }
 
-/// The least exponent whose bins cover `min..=max` and are no finer than the spacing of binary32 at
-/// the larger end, so that bin numbers stay below 2^24.
+/// The smallest exponent whose bins cover `min..=max` and are no finer than the spacing of binary32
+/// at the larger end, so that bin numbers stay below 2^24.
 fn exponent_for(min: f64, max: f64) -> i32 {
     let largest = min.abs().max(max.abs());
     let ulp = (largest.to_bits() >> 52) as i32 - 1023 - 23;
@@ -60,12 +60,12 @@ fn exponent_for(min: f64, max: f64) -> i32 {
 }
 
 impl Histogram {
-    /// Adds finite values, of which `min` and `max` are the least and the greatest.
+    /// Adds finite values, whose least and greatest are `min` and `max`.
     pub(super) fn add<T: Value>(&mut self, values: &[T], min: f64, max: f64) {
         self.fit(min, max);
         let scale = exp2(-self.exponent);
         let first = self.first as i32;
-        // Counts fit u32: a call brings at most a tile of values.
+        // Counts fit u32: one call adds at most a tile of values.
         let mut copies = vec![[0u32; BINS]; COPIES];
         let [a, b, c, d] = copies.as_mut_slice() else {
             return;
@@ -76,7 +76,7 @@ impl Histogram {
             loops::bins(values, scale, first, places);
             let (whole, rest) = places.as_chunks::<COPIES>();
             for &[p, q, r, s] in whole {
-                // In range as they are; the remainder spares the check.
+                // They are in range; the remainder avoids the bounds check.
                 a[usize::from(p) % BINS] += 1;
                 b[usize::from(q) % BINS] += 1;
                 c[usize::from(r) % BINS] += 1;
@@ -127,8 +127,8 @@ impl Histogram {
         };
     }
 
-    /// The counts in `n` equal steps from `min` to `max`, the range of what was added. A bin that
-    /// straddles a border is shared out by width, so that the picture has no comb of its own.
+    /// The counts in `n` equal steps from `min` to `max`, the range of the added values. A bin that
+    /// straddles a border is divided by width, to avoid a comb pattern in the picture.
     pub fn resample(&self, min: f64, max: f64, n: usize) -> Vec<f64> {
         let mut out = vec![0.0; n];
         if n == 0 || max <= min {
@@ -138,7 +138,7 @@ impl Histogram {
             }
             return out;
         }
-        // Halves: the whole range of binary64 has no number that is its width.
+        // Computed in halves, because the width of binary64's whole range overflows.
         let width = exp2(self.exponent.clamp(FINEST, WIDEST) - 1);
         let (lo, hi) = (min / 2.0, max / 2.0);
         let steps = |v: f64| ((v.clamp(lo, hi) - lo) / (hi - lo) * n as f64).clamp(0.0, n as f64);
@@ -154,7 +154,7 @@ impl Histogram {
     }
 }
 
-/// Shares `count` out over the steps `a..b`, which may begin and end within a step.
+/// Distributes `count` over the steps `a..b`, which may begin and end within a step.
 fn spread(out: &mut [f64], a: f64, b: f64, count: f64) {
     let last = out.len() - 1;
     let (i, j) = ((a as usize).min(last), (b as usize).min(last));

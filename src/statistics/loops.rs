@@ -3,12 +3,12 @@
 use super::Value;
 use crate::quant::simd::for_each_cpu;
 
-/// Independent accumulators, so that the compiler may keep them in vector registers: float addition
-/// is not associative, and it must not reorder ours.
+/// Independent accumulators, which the compiler can keep in vector registers. Float addition is not
+/// associative, so it must not introduce them itself.
 const LANES: usize = 16;
 
-/// What the first look at values yields. If any is not finite, neither is the sum, and the rest is
-/// void.
+/// The result of the first pass over values. If any is not finite, the sum is not finite either,
+/// and the rest is meaningless.
 pub(super) struct First {
     pub min: f64,
     pub max: f64,
@@ -16,11 +16,11 @@ pub(super) struct First {
     pub zeros: u64,
 }
 
-/// In four loops, all of which the compiler vectorizes: what does more at a time, it does not, and
-/// takes two to five times as long.
+/// Four separate loops, all of which the compiler vectorizes. It does not vectorize combined loops,
+/// which take two to five times as long.
 pub(super) fn first<T: Value>(values: &[T]) -> First {
     First {
-        // A negative zero counts as zero, so that no range begins or ends at "-0".
+        // A negative zero becomes zero, so that no range begins or ends at "-0".
         min: least(values).into() + 0.0,
         max: greatest(values).into() + 0.0,
         sum: sum_from(values, 0.0),
@@ -28,7 +28,7 @@ pub(super) fn first<T: Value>(values: &[T]) -> First {
     }
 }
 
-/// Gives each value to the accumulator whose turn it is.
+/// Distributes the values over the accumulators in turn.
 #[inline(always)]
 fn in_turn<T: Value>(values: &[T], mut take: impl FnMut(usize, T)) {
     let (whole, rest) = values.as_chunks::<LANES>();
@@ -60,7 +60,8 @@ for_each_cpu! {
 
 for_each_cpu! {
     fn zeros<T: Value>(values: &[T]) -> u64 {
-        // In whole numbers the compiler finds lanes by itself. A tile of values fits 32 bits.
+        // The compiler vectorizes integer sums by itself. The count for a tile of values fits 32
+        // bits.
         let zeros: u32 = values.iter().map(|&v| u32::from(v == T::default())).sum();
         zeros.into()
     }
@@ -86,8 +87,8 @@ for_each_cpu! {
     }
 }
 
-/// Mean and sum of squared deviations from it, of values and their sum. What that sum lost shows in
-/// the deviations, and is put right.
+/// The mean, and the sum of squared deviations from it, from values and their sum. The sum of the
+/// deviations shows the rounding error of `sum`, which is then corrected.
 pub(super) fn moments<T: Value>(values: &[T], sum: f64) -> (f64, f64) {
     let n = values.len() as f64;
     let nearly = sum / n;
@@ -99,7 +100,7 @@ pub(super) fn moments<T: Value>(values: &[T], sum: f64) -> (f64, f64) {
     let off = deviations / n;
     let mean = match off.abs() > 2.0 * f64::EPSILON * nearly.abs() {
         true => nearly + off,
-        // The last digit is more often right as it is.
+        // So small a correction would more often spoil the last digit than fix it.
         false => nearly,
     };
     (mean, (squares - deviations * off).max(0.0))

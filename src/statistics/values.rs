@@ -1,4 +1,4 @@
-//! How values are read to be counted and compared: as binary32, or as binary64 where binary32
+//! How values are read for statistics and comparison: as binary32, or as binary64 if binary32
 //! cannot hold them.
 
 use crate::dtype::Dtype;
@@ -7,11 +7,11 @@ use crate::view::{SharedView, View};
 
 /// A value that is counted and compared as binary64.
 pub trait Value: Copy + Default + PartialOrd + Into<f64> + Send + 'static {
-    /// Above all numbers.
+    /// Greater than all numbers.
     const INFINITY: Self;
-    /// Below all numbers.
+    /// Less than all numbers.
     const NEG_INFINITY: Self;
-    /// Whether binary64 has digits enough for a sum of millions, however far from zero they lie.
+    /// Whether binary64 has enough digits for a sum of millions of values, however far from zero.
     const SUMS_WELL: bool;
 }
 
@@ -27,18 +27,18 @@ impl Value for f64 {
     const SUMS_WELL: bool = false;
 }
 
-/// Values that can be read in any pieces.
+/// Values that can be read in arbitrary pieces.
 pub trait Values: Sync {
-    /// What they are read as.
+    /// The type that they are read as.
     type Value: Value;
 
     /// How many there are.
     fn numel(&self) -> u64;
 
-    /// How many are cheapest to read at a time.
+    /// The number of values that are cheapest to read at a time.
     fn grain(&self) -> u64;
 
-    /// Reads `len` values from value `first` on into `buf`, which becomes exactly as long.
+    /// Reads `len` values from value `first` on into `buf`, which is resized to that length.
     ///
     /// # Errors
     /// As [`View::read_at`].
@@ -101,7 +101,7 @@ impl Values for Wide {
             Dtype::U32 => self.decode(at, buf, |e| u32::from_le_bytes(e).into()),
             Dtype::I64 => self.decode(at, buf, |e| i64::from_le_bytes(e) as f64),
             Dtype::U64 => self.decode(at, buf, |e| u64::from_le_bytes(e) as f64),
-            // binary64 itself, as it lies there.
+            // F64, as it is stored.
             _ => self.raw.read_at(at, bytemuck::cast_slice_mut(buf)),
         }
     }

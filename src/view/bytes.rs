@@ -1,4 +1,5 @@
-//! The leaves: bytes of a shard, bytes in memory, and bytes that are made when they are first read.
+//! The leaves: bytes of a shard, bytes in memory, and bytes that are generated when they are first
+//! read.
 
 use std::ops::Range;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -55,18 +56,18 @@ impl View for Bytes {
     }
 }
 
-/// Bytes of a known length that are made, all at once, when they are first read.
+/// Bytes of a known length that are all generated when they are first read.
 pub struct Deferred {
     len: u64,
     #[allow(clippy::type_complexity)]
     make: Box<dyn Fn() -> Result<Vec<u8>> + Send + Sync>,
     made: OnceLock<Vec<u8>>,
-    /// Held while they are made, so that two readers do not make them twice.
+    /// Held while the bytes are generated, so that two readers do not both do it.
     making: Mutex<()>,
 }
 
 impl Deferred {
-    /// `make` must give exactly `len` bytes.
+    /// `make` must return exactly `len` bytes.
     pub fn new(len: u64, make: impl Fn() -> Result<Vec<u8>> + Send + Sync + 'static) -> Deferred {
         Deferred {
             len,

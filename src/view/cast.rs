@@ -1,4 +1,4 @@
-//! Stored elements of any type → binary32, some at a time.
+//! Stored elements of any type → binary32, in pieces.
 
 use std::sync::Arc;
 
@@ -8,8 +8,8 @@ use crate::dtype::decode::{decode, elements_per_unit};
 use crate::dtype::{Block, DecodeBlocks, Dtype, ElementType};
 use crate::error::Result;
 
-/// Stored bytes are read and widened this many at a time: they stay in the L2 cache between the
-/// `pread` that brings them and the loop that widens them.
+/// How many stored bytes are read and widened at a time: few enough to stay in the L2 cache between
+/// the `pread` and the loop that widens them.
 const PIECE: usize = 64 * 1024;
 
 /// The elements of a view of some dtype, as binary32.
@@ -19,8 +19,8 @@ pub struct Cast {
 }
 
 impl Cast {
-    /// The `f32` of `source`, whose bytes are elements of `dtype`. F32 is `source` itself: the
-    /// same bytes, NaN payloads too. `None` if the type has no real values.
+    /// The `f32` of `source`, whose bytes are elements of `dtype`. For F32 this is `source` itself,
+    /// so that even NaN payloads stay. `None` if the type has no real values.
     pub fn view(source: SharedView, dtype: impl Into<ElementType>) -> Option<SharedView> {
         match dtype.into() {
             ElementType::Known(Dtype::F32) => Some(source),
@@ -63,8 +63,8 @@ impl FloatSource for Cast {
     }
 }
 
-/// The values of a block type. Each block stands alone, so that a read decodes what it touches and no
-/// more.
+/// The values of a block type. Blocks are independent, so a read decodes only the blocks that it
+/// touches.
 struct Blocks {
     source: SharedView,
     block: &'static Block,

@@ -1,4 +1,4 @@
-//! Joins along any axis, as one view: rows of the parts, side by side.
+//! Joins along any axis as one view: rows of the parts, side by side.
 
 use std::ops::Range;
 
@@ -6,9 +6,9 @@ use super::{SharedView, View};
 use crate::catalog::Piece;
 use crate::error::Result;
 
-/// Parts joined along an axis. In C order a join along axis `a` of parts `[d0 … da …]` is, for each
-/// of the `d0·…·d(a-1)` outer indices, each part's run of bytes in turn. Along axis 0 (and when
-/// stacking) there is one outer index, and the parts simply follow one another.
+/// Parts joined along an axis. In C order, a join along axis `a` of parts `[d0 … da …]` has, for
+/// each of the `d0·…·d(a-1)` outer indices, the bytes of each part at that index in turn. Along
+/// axis 0 (and for stacks) there is one outer index, and the parts simply follow one another.
 pub struct Concat {
     parts: Vec<SharedView>,
     /// `starts[i]..starts[i + 1]` are part i's bytes within one outer row.
@@ -40,10 +40,10 @@ impl Concat {
     }
 
     /// The part that holds byte `offset` of the whole, the offset in that part, and how many bytes
-    /// follow on there.
+    /// of the whole are contiguous there.
     fn locate(&self, offset: u64) -> (&SharedView, u64, u64) {
         let (outer, inner) = (offset / self.row(), offset % self.row());
-        // The last part that starts at or before `inner`: empty parts before it are passed over.
+        // The last part that starts at or before `inner`; this skips empty parts.
         let i = self.starts.partition_point(|&s| s <= inner) - 1;
         let width = self.starts[i + 1] - self.starts[i];
         let within = inner - self.starts[i];
@@ -88,8 +88,8 @@ impl View for Concat {
         }
         for (i, part) in self.parts.iter().enumerate() {
             let (start, end) = (self.starts[i], self.starts[i + 1]);
-            // How many of the part's bytes stand before that byte of the whole: outer rows follow on
-            // in the part, so that a range of the whole is one range of it.
+            // How many of the part's bytes come before that byte of the whole. Outer rows are
+            // contiguous in the part, so a range of the whole is one range of the part.
             let before = |at: u64| {
                 let inner = (at % row).clamp(start, end) - start;
                 at / row * (end - start) + inner

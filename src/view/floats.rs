@@ -1,20 +1,22 @@
-//! Computed binary32 values as bytes: what cast and every dequantizer have in common.
+//! Computed binary32 values as bytes: the common part of cast and every dequantizer.
 
 use super::View;
 use crate::error::Result;
 
 /// Values that can be computed for any range of elements.
 pub trait FloatSource: Send + Sync {
-    /// How many elements.
+    /// The number of elements.
     fn numel(&self) -> u64;
 
-    /// Fills `out` with the elements from `first` on. The caller keeps the range inside `numel`.
+    /// Fills `out` with the elements from `first` on. The caller guarantees that the range is
+    /// within `numel`.
     ///
     /// # Errors
     /// The source cannot be read, or its contents make values impossible.
     fn fill(&self, first: u64, out: &mut [f32]) -> Result<()>;
 
-    /// How many elements are cheapest to ask for at a time (a row, a tile); 1 if it does not matter.
+    /// The number of elements that are cheapest to compute at a time (a row, a tile); 1 if it does
+    /// not matter.
     fn grain(&self) -> u64 {
         1
     }
@@ -44,8 +46,8 @@ impl<S: FloatSource> View for Floats<S> {
 }
 
 impl<S: FloatSource> Floats<S> {
-    /// Ranges that begin or end inside an element, or a buffer at an odd address: through a buffer
-    /// of whole elements.
+    /// For a range that begins or ends inside an element, or a misaligned buffer: computes whole
+    /// elements in a buffer of its own.
     fn read_unaligned(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
         const CHUNK: u64 = 64 * 1024;
         let end = offset + buf.len() as u64;

@@ -8,11 +8,11 @@ use super::{SharedView, View};
 use crate::catalog::Piece;
 use crate::error::Result;
 
-/// Digits that NumPy leaves room for, so that an array can grow along its first axis in place.
+/// How many digits NumPy leaves room for, so that an array can grow along its first axis in place.
 const GROWTH_AXIS_MAX_DIGITS: usize = 21;
 
-/// The header of a C-order array: magic, version 1.0, length, the dictionary, spaces and a newline
-/// up to a multiple of 64 bytes. (Version 2.0 if the dictionary is over 65,535 bytes long.)
+/// The header of a C-order array: magic, version 1.0, length, the dictionary, then spaces and a
+/// newline up to a multiple of 64 bytes. (Version 2.0 if the header is over 65,535 bytes long.)
 pub fn npy_header(descr: &str, shape: &[u64]) -> Vec<u8> {
     let dims: Vec<String> = shape.iter().map(u64::to_string).collect();
     let tuple = match dims.len() {
@@ -26,7 +26,7 @@ pub fn npy_header(descr: &str, shape: &[u64]) -> Vec<u8> {
     }
     let long = dict.len() + 1 + 64 > usize::from(u16::MAX);
     let prefix = if long { 12 } else { 10 };
-    let pad = 64 - (prefix + dict.len() + 1) % 64; // 1 to 64, as np.save has it
+    let pad = 64 - (prefix + dict.len() + 1) % 64; // 1 to 64, as np.save does it
     let header_len = dict.len() + pad + 1;
     let mut out = b"\x93NUMPY".to_vec();
     if long {
@@ -49,7 +49,7 @@ pub struct Npy {
 }
 
 impl Npy {
-    /// `body` as an array of that `descr` and shape.
+    /// `body` as an array with that `descr` and shape.
     pub fn new(descr: &str, shape: &[u64], body: SharedView) -> Self {
         Npy {
             header: npy_header(descr, shape),

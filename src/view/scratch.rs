@@ -1,8 +1,9 @@
-//! Buffers for what a view reads of its sources, kept by each thread from one read to the next.
+//! Buffers for bytes that a view reads from its sources. Each thread keeps them from one read to
+//! the next.
 //!
-//! Views nest, and all of a read happens on one thread: while a view waits for its source it still
-//! holds its own buffers. So a buffer is taken out of the thread's store while it is used, and put
-//! back when it is dropped, and a source that is itself a computed view finds others.
+//! Views nest, and a whole read happens on one thread: while a view reads its source, it still
+//! holds its own buffers. So a buffer is taken out of the thread's store while it is in use and put
+//! back when it is dropped, and a source that is itself a computed view takes other buffers.
 
 use std::cell::RefCell;
 use std::marker::PhantomData;
@@ -10,28 +11,28 @@ use std::ops::{Deref, DerefMut};
 
 use bytemuck::Pod;
 
-/// Buffers that a thread keeps, at most. No format takes more than six at a time; nested views take
-/// those of each level.
+/// The most buffers that a thread keeps. No format takes more than six at a time; nested views take
+/// them at each level.
 const MOST_KEPT: usize = 8;
-/// What they may take together, in bytes. A read works on blocks of 64 Ki values: the largest buffer
-/// of a usual one takes 256 KiB. Larger ones go back to the allocator.
+/// The most bytes that kept buffers take together. A read works on blocks of 64 Ki values, so the
+/// largest usual buffer takes 256 KiB. Larger ones go back to the allocator.
 const MOST_BYTES: usize = 4 << 20;
 
 thread_local! {
     static KEPT: RefCell<Kept> = const { RefCell::new(Kept { buffers: Vec::new(), bytes: 0 }) };
 }
 
-/// A buffer in units that are aligned for every element that is asked for.
+/// A buffer in units whose alignment suffices for every element type in use.
 type Buffer = Vec<u64>;
 
-/// The buffers of a thread that are not in use.
+/// A thread's buffers that are not in use.
 struct Kept {
     buffers: Vec<Buffer>,
     bytes: usize,
 }
 
 impl Kept {
-    /// The smallest buffer of at least `units`, else the largest there is, else a new one.
+    /// The smallest buffer of at least `units`, else the largest one, else a new one.
     fn take(&mut self, units: usize) -> Buffer {
         let key = |buffer: &Buffer| match buffer.len() {
             len if len >= units => (0, len),
@@ -55,7 +56,7 @@ impl Kept {
     }
 }
 
-/// Some elements of room, which go back to the thread's store when they are dropped.
+/// A buffer of elements, which goes back to the thread's store when it is dropped.
 pub struct Scratch<T: Pod> {
     buffer: Buffer,
     len: usize,
@@ -63,11 +64,11 @@ pub struct Scratch<T: Pod> {
 }
 
 impl<T: Pod> Scratch<T> {
-    /// Room for `len` elements. What they hold is left over from before.
+    /// A buffer of `len` elements, with contents left over from earlier uses.
     pub fn take(len: usize) -> Scratch<T> {
         const { assert!(align_of::<T>() <= align_of::<u64>() && 8 % size_of::<T>() == 0) };
         let units = (len * size_of::<T>()).div_ceil(8);
-        // A thread that is ending has no store any more.
+        // A thread that is ending no longer has a store.
         let mut buffer = KEPT
             .try_with(|kept| kept.borrow_mut().take(units))
             .unwrap_or_default();
@@ -122,7 +123,7 @@ mod tests {
         let at = first.as_ptr().addr();
         drop((first, second));
         assert_eq!(kept(), (2, 4000 + 8));
-        // The smallest that is large enough, so that the large one is left for a larger request.
+        // The smallest sufficient buffer, so that the large one is left for a larger request.
         let small = Scratch::<u8>::take(5);
         assert_eq!(kept(), (1, 4000));
         let large = Scratch::<u16>::take(2000);

@@ -1,4 +1,4 @@
-//! A run of another view's bytes.
+//! A range of another view's bytes.
 
 use std::ops::Range;
 

@@ -1,8 +1,9 @@
-//! Computed pieces of views (tiles, tables of scales), kept for a moment: a sequential reader asks for
-//! less at a time than a view can cheaply compute, from several threads, and again and again.
+//! Caches computed pieces of views (tiles, tables of scales) for a short time: a sequential reader
+//! repeatedly asks, from several threads, for less than a view can cheaply compute at once.
 //!
-//! One budget for the whole process, however many views are open: a program that maps every layer of
-//! a model must not leave a tile in memory for each. The least recently used go first.
+//! The whole process has one budget, however many views are open: a program that maps every layer
+//! of a model must not keep a tile in memory for each. The least recently used pieces are evicted
+//! first.
 
 use std::any::Any;
 use std::collections::{BTreeMap, HashMap};
@@ -12,10 +13,11 @@ use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 
 use crate::error::Result;
 
-/// What all kept pieces may take together, in bytes. A sequential reader needs a band of a quantized
-/// layer or two (1 to 5 MiB each); so this is enough for some fifty of them at a time. It must be:
-/// readers that take turns and together need more find nothing of what they left, and read fifty
-/// times slower (32 readers of 4-bit layers of 14336 inputs, with a quarter of this).
+/// The most bytes that all kept pieces take together. A sequential reader needs one or two bands of
+/// a quantized layer (1 to 5 MiB each), so this is enough for about fifty readers at a time. It
+/// must not be less: readers that together need more than the budget evict each other's pieces and
+/// read fifty times slower (measured with 32 readers of 4-bit layers of 14336 inputs and a quarter
+/// of this budget).
 const BUDGET: usize = 256 << 20;
 
 static CACHE: LazyLock<Mutex<Lru>> = LazyLock::new(Mutex::default);
@@ -24,8 +26,8 @@ static OWNERS: AtomicU64 = AtomicU64::new(0);
 /// Owner and index of a piece.
 type Key = (u64, u64);
 type Piece = Arc<dyn Any + Send + Sync>;
-/// One lock a piece: two readers of the same piece wait for one computation, readers of different
-/// pieces do not wait for each other.
+/// One lock per piece: two readers of the same piece wait for one computation, but readers of
+/// different pieces do not wait for each other.
 type Slot = Arc<Mutex<Option<Piece>>>;
 
 #[derive(Default)]
@@ -48,8 +50,9 @@ impl Lru {
         CACHE.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The slot of a piece, made if it is not there; and those that had to go for it, which the
-    /// caller drops once it has let go of the lock: to free some MiB takes longer than all else here.
+    /// The slot of a piece, which is created if it does not exist, and the slots evicted for it.
+    /// The caller drops those after it releases the lock: freeing some MiB takes longer than
+    /// everything else here.
     fn slot(&mut self, key: Key, bytes: usize) -> (Slot, Vec<Slot>) {
         self.clock += 1;
         let now = self.clock;
@@ -78,7 +81,7 @@ impl Lru {
         (slot, evicted)
     }
 
-    /// Takes out all that an owner has, for the caller to drop.
+    /// Removes all pieces of an owner, for the caller to drop.
     fn forget(&mut self, owner: u64) -> Vec<Slot> {
         let of_owner = self.slots.extract_if(|key, _| key.0 == owner);
         let forgotten = of_owner.map(|(_, entry)| {
@@ -97,7 +100,7 @@ pub struct TileCache<T> {
 }
 
 impl<T: Send + Sync + 'static> TileCache<T> {
-    /// None yet.
+    /// An empty cache.
     #[allow(clippy::new_without_default)]
     pub fn new() -> Self {
         TileCache {
@@ -106,18 +109,18 @@ impl<T: Send + Sync + 'static> TileCache<T> {
         }
     }
 
-    /// Piece `index`, kept from before or made now. `bytes` is what it takes in memory. A reader that
-    /// asks for a piece that is being made waits for it.
+    /// Piece `index`, from the cache or made now. `bytes` is its size in memory. A reader that asks
+    /// for a piece that another thread is making waits for it.
     ///
     /// # Errors
-    /// Whatever `make` could not do; the next call tries again.
+    /// The error of `make`; the next call tries again.
     pub fn get(
         &self,
         index: u64,
         bytes: usize,
         make: impl FnOnce() -> Result<T>,
     ) -> Result<Arc<T>> {
-        // The lock is let go at the end of this line, and only then are the evicted pieces freed.
+        // The lock is released at the end of this line; the evicted pieces are freed after that.
         let (slot, evicted) = Lru::lock().slot((self.owner, index), bytes);
         drop(evicted);
         let mut slot = slot.lock().unwrap_or_else(PoisonError::into_inner);
@@ -164,7 +167,7 @@ mod tests {
         assert_eq!(*other.get(7, 4, || Ok(43)).unwrap(), 43);
     }
 
-    /// As many as read the layers of a model in parallel, each a large one.
+    /// As many readers as read a model's layers in parallel, with large pieces.
     #[test]
     fn there_is_room_for_32_readers_that_take_turns() {
         let mut lru = Lru::default();
@@ -197,7 +200,7 @@ mod tests {
         assert_eq!((lru.bytes, lru.slots.len(), lru.order.len()), (0, 0, 0));
     }
 
-    /// A piece that needs the cache itself when it is freed.
+    /// A piece that uses the cache itself when it is freed.
     struct Late(TileCache<u8>);
 
     impl Drop for Late {

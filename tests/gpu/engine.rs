@@ -64,7 +64,7 @@ fn another_process_sees_the_bytes_of_every_kind_of_view() {
         let file = fixture.file("bf16.safetensors", 1_400_000, 7);
         let cast = Cast::view(whole(&file), Dtype::BF16).unwrap();
         let mut widened = target(10, cast, std::slice::from_ref(&file));
-        widened.key.part = Part::F32;
+        widened.key.part = Part::File;
         widened.dtype = Dtype::F32 as u32;
         widened.shape = Arc::new([7, 100, 1000]);
         let io = round_trip(&fixture, &widened);

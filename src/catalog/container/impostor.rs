@@ -1,5 +1,6 @@
-//! Files that lie under a weight file's name and hold something else: what a clone without LFS, a
-//! broken download or a saved web page leaves behind. Recognized so that the error can say what to do.
+//! Files that have a weight file's name but hold something else: what a clone without LFS, a broken
+//! download or a saved web page leaves behind. They are recognized so that the error can state what
+//! to do.
 
 use super::{CONTAINERS, Container};
 use crate::catalog::Object;
@@ -8,11 +9,12 @@ use crate::error::{Error, Location, Result};
 /// How many of a file's first bytes are looked at.
 const HEAD: u64 = 1024;
 
-/// Looks at the first bytes of `file`, which could not be read as what it should be; sound weights
-/// may begin with any bytes. `expected` is the container that it should be of.
+/// Checks the first bytes of `file`. To be called only if `file` could not be read as what it
+/// should be, because valid weights may begin with any bytes. `expected` is the container that it
+/// should belong to.
 ///
 /// # Errors
-/// It is one of the known impostors, or another container's file.
+/// The file is one of the known impostors, or belongs to another container.
 pub(super) fn check(file: &dyn Object, expected: Option<&dyn Container>) -> Result<()> {
     let mut head = vec![0u8; file.len().min(HEAD) as usize];
     file.read_at(0, &mut head)?;
@@ -43,7 +45,7 @@ pub(super) fn check(file: &dyn Object, expected: Option<&dyn Container>) -> Resu
     Ok(())
 }
 
-/// Why what is at `at`, which holds `bytes` and should be JSON, is not.
+/// The error for `bytes`, read from `at`, which should be JSON but could not be parsed.
 pub(in crate::catalog) fn not_json(at: &Location, bytes: &[u8], why: &serde_json::Error) -> Error {
     let head = &bytes[..bytes.len().min(HEAD as usize)];
     match check_head(at, head, bytes.len() as u64) {
@@ -52,7 +54,7 @@ pub(in crate::catalog) fn not_json(at: &Location, bytes: &[u8], why: &serde_json
     }
 }
 
-/// What may lie under the name of any file, whatever it should hold.
+/// Recognizes what can replace a file of any kind.
 fn check_head(at: &Location, head: &[u8], len: u64) -> Result<()> {
     let text = String::from_utf8_lossy(head);
     let start = text.trim_start_matches('\u{feff}').trim_start();
@@ -77,8 +79,8 @@ fn check_head(at: &Location, head: &[u8], len: u64) -> Result<()> {
     Err(Error::invalid(at, problem))
 }
 
-/// What `torch.save` and `pickle.dump` begin a file with: a ZIP archive, or the protocol and then
-/// the first opcode, of which these few occur: PyTorch's magic number, a frame, a container, a class.
+/// How files of `torch.save` and `pickle.dump` begin: a ZIP archive, or the protocol and the first
+/// opcode. Only these opcodes occur: PyTorch's magic number, a frame, a container, a class.
 fn is_pickle(head: &[u8]) -> bool {
     match head {
         [0x80, 2..=5, opcode, ..] => b"\x8a\x95}](c".contains(opcode),

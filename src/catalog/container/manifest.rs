@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value};
 
-use super::{Answer, Claim, Container, Listing, Parts, impostor, not_json};
+use super::{Claim, Container, Listing, Parts, Verdict, impostor, not_json};
 use crate::catalog::row::{Row, RowBytes};
 use crate::catalog::store::MAX_INDEX;
 use crate::catalog::{Findings, Object, Store};
@@ -19,15 +19,15 @@ use entry::Entries;
 /// A `.bin` and its JSON manifest.
 pub(super) struct BinAndManifest;
 
-/// A manifest that was claimed.
+/// A claimed manifest.
 struct Manifest {
     store: Arc<dyn Store>,
     /// File name of the manifest.
     json: String,
-    /// File name of what has the bytes.
+    /// File name of the `.bin` that holds the bytes.
     bin: String,
-    /// Its contents, or why they cannot be read: then it may not be a manifest at all, but it is in
-    /// the place of one.
+    /// The manifest's contents, or why they cannot be read. In that case it may not be a manifest
+    /// at all, but it is where one should be.
     contents: Result<Map<String, Value>>,
 }
 
@@ -44,17 +44,17 @@ impl Container for BinAndManifest {
         &["manifest .json", ".bin"]
     }
 
-    fn claim_file(&self, store: &Arc<dyn Store>, name: &str) -> Result<Answer> {
+    fn claim_file(&self, store: &Arc<dyn Store>, name: &str) -> Result<Verdict> {
         if let Some(stem) = name.strip_suffix(".json") {
             return claim_json(store, name, &format!("{stem}.bin"));
         }
         match name.strip_suffix(".bin") {
             Some(stem) => claim_bin(store, &format!("{stem}.json"), name),
-            None => Ok(Answer::No),
+            None => Ok(Verdict::No),
         }
     }
 
-    fn claim_listing(&self, listing: &Listing) -> Result<Answer> {
+    fn claim_listing(&self, listing: &Listing) -> Result<Verdict> {
         let mut found = Vec::new();
         for bin in listing.ending(".bin") {
             let json = format!("{}.json", bin.strip_suffix(".bin").unwrap_or(bin));
@@ -74,15 +74,15 @@ impl Container for BinAndManifest {
             let problem = format!("has several manifests: {list}; mount one by its path");
             return Err(Error::invalid(listing.store.location(), problem));
         }
-        Ok(found.pop().map_or(Answer::No, Manifest::claimed))
+        Ok(found.pop().map_or(Verdict::No, Manifest::claimed))
     }
 }
 
 /// A JSON file that should be a manifest.
-fn claim_json(store: &Arc<dyn Store>, json: &str, bin: &str) -> Result<Answer> {
+fn claim_json(store: &Arc<dyn Store>, json: &str, bin: &str) -> Result<Verdict> {
     let at = store.location().join(json);
     let Some(manifest) = Manifest::parse(store, json, bin) else {
-        return Ok(Answer::Almost(Error::invalid(
+        return Ok(Verdict::Almost(Error::invalid(
             at,
             "is neither a safetensors index (*.safetensors.index.json) nor a manifest (a JSON object with 'tensors')",
         )));
@@ -96,22 +96,22 @@ fn claim_json(store: &Arc<dyn Store>, json: &str, bin: &str) -> Result<Answer> {
 }
 
 /// A `.bin` file that should have a manifest beside it.
-fn claim_bin(store: &Arc<dyn Store>, json: &str, bin: &str) -> Result<Answer> {
+fn claim_bin(store: &Arc<dyn Store>, json: &str, bin: &str) -> Result<Verdict> {
     if store.exists(json)
         && let Some(manifest) = Manifest::parse(store, json, bin)
     {
         return Ok(manifest.claimed());
     }
     let json = store.location().join(json);
-    Ok(Answer::Almost(Error::invalid(
+    Ok(Verdict::Almost(Error::invalid(
         store.location().join(bin),
         format!("has no manifest: {json} is missing or has no 'tensors' object"),
     )))
 }
 
 impl Manifest {
-    /// Parses `json`; `None` if it is JSON and not a manifest, which is an object whose `tensors` is
-    /// an object.
+    /// Parses `json`; `None` if it is JSON but not a manifest (an object whose `tensors` is an
+    /// object).
     fn parse(store: &Arc<dyn Store>, json: &str, bin: &str) -> Option<Manifest> {
         let contents = store.read_small(json, MAX_INDEX).and_then(|bytes| {
             serde_json::from_slice(&bytes)
@@ -133,8 +133,8 @@ impl Manifest {
         })
     }
 
-    fn claimed(self) -> Answer {
-        Answer::Yes(Box::new(self))
+    fn claimed(self) -> Verdict {
+        Verdict::Yes(Box::new(self))
     }
 }
 
@@ -177,8 +177,8 @@ impl Claim for Manifest {
     }
 }
 
-/// Reads the entries. With `allow_missing` the `.bin` may lack its end: what does not lie wholly in it
-/// is set aside, and noted.
+/// Reads the entries. With `allow_missing` the end of the `.bin` may be missing: tensors that are
+/// not completely in it are left out, and noted.
 fn read_entries(
     parts: &mut Parts,
     entries: &Entries,
@@ -203,7 +203,8 @@ fn read_entries(
         if parts.absent.is_empty()
             && let Err(better) = impostor::check(bin, Some(&BinAndManifest))
         {
-            // That the file is something else is enough; its tensors are not reported as well.
+            // One report that the file is something else is enough; its tensors are not reported as
+            // well.
             return findings.file(bin.name(), better);
         }
         if !findings.allow_missing() {
@@ -221,7 +222,7 @@ fn read_entries(
     Ok(())
 }
 
-/// Whether the tensor lies inside the `.bin`; if not, where it ends, and what is wrong.
+/// Checks that the tensor lies inside the `.bin`. If not, returns where it ends and what is wrong.
 fn check_end(row: &Row, bin: &dyn Object) -> std::result::Result<(), (u64, String)> {
     let RowBytes::Extent { offset, .. } = row.bytes else {
         return Ok(());

@@ -1,12 +1,12 @@
-//! Files whose names count them: `model-00001-of-00003.safetensors`. If no index says what they hold,
-//! only the names show that one is missing.
+//! Numbered files: `model-00001-of-00003.safetensors`. Without an index, only the names show that
+//! one is missing.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Digits of a number in such a name, at most: a name that claims more files is something else.
+/// The most digits that a number in such a name may have. A name with more is something else.
 const MAX_DIGITS: usize = 5;
 
-/// The files of the same sets as `names` that are not among them; all end in `end`.
+/// The files that belong to the same sets as `names` but are not among them. All end in `end`.
 pub(super) fn missing(names: &[String], end: &str) -> Vec<String> {
     let mut sets: BTreeMap<(&str, usize, &str), BTreeSet<usize>> = BTreeMap::new();
     for name in names {
@@ -28,7 +28,7 @@ pub(super) fn missing(names: &[String], end: &str) -> Vec<String> {
     missing
 }
 
-/// The stem, the number and the count.
+/// Splits a name into its stem, its number and the count.
 fn parse<'a>(name: &'a str, end: &str) -> Option<(&'a str, &'a str, &'a str)> {
     let (rest, total) = name.strip_suffix(end)?.rsplit_once("-of-")?;
     let (stem, number) = rest.rsplit_once('-')?;
@@ -47,7 +47,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_names_count_and_is_not_there() {
+    fn files_that_the_numbering_implies_but_are_absent() {
         let gguf = ["m-00002-of-00002.gguf", "m-00001-of-00009.safetensors"];
         let gguf = gguf.map(String::from);
         assert_eq!(missing(&gguf, ".gguf"), ["m-00001-of-00002.gguf"]);

@@ -1,4 +1,4 @@
-//! Why a MODEL is not one: the errors when no container claims it.
+//! The errors if no container claims MODEL.
 
 use std::ffi::OsStr;
 use std::sync::Arc;
@@ -8,7 +8,8 @@ use super::super::store::{EntryKind, INCOMPLETE, Store, incomplete};
 use super::{CONTAINERS, Container, Listing, impostor};
 use crate::error::{Error, Result};
 
-/// About the file `name`, which no container claimed. `almost` is what the likeliest one lacks.
+/// The error for the file `name`, which no container claimed. `almost` is the error of a container
+/// that came close.
 pub(super) fn of_file(store: &Arc<dyn Store>, name: &str, almost: Option<Error>) -> Error {
     let at = store.location().join(name);
     let opened = store.open(OsStr::new(name));
@@ -38,7 +39,7 @@ fn is_pickle_stem(name: &str) -> bool {
         || name.starts_with("consolidated")
 }
 
-/// About a directory that no container claimed.
+/// The error for a directory that no container claimed.
 pub(super) fn of_listing(listing: &Listing) -> Error {
     let store = &listing.store;
     let dir = store.location();
@@ -68,7 +69,7 @@ pub(super) fn of_listing(listing: &Listing) -> Error {
     Error::invalid(dir, problem)
 }
 
-/// What may have been meant.
+/// A guess at what was meant.
 fn hint(listing: &Listing) -> Option<String> {
     if let Some(name) = listing.ending(".gguf").next() {
         return Some(format!("{name} is GGUF, which stfs does not read"));

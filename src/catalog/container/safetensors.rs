@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{Answer, Claim, Container, Listing};
+use super::{Claim, Container, Listing, Verdict};
 use crate::catalog::{Store, natural};
 use crate::error::{Error, Result};
 
@@ -18,9 +18,9 @@ pub use shard::METADATA;
 
 /// The format's name in `model.json`.
 const NAME: &str = "safetensors";
-/// How the names of the files end.
+/// The ending of the files' names.
 const END: &str = ".safetensors";
-/// How the names of their indexes end.
+/// The ending of their indexes' names.
 const INDEX_END: &str = ".safetensors.index.json";
 
 /// `model.safetensors`, or any safetensors file by its own path.
@@ -29,12 +29,12 @@ pub(super) struct SingleFile;
 /// Shards, and an index that decides which of them a tensor comes from.
 pub(super) struct Indexed;
 
-/// Whatever safetensors files there are.
+/// All safetensors files in the directory.
 pub(super) struct AllShards;
 
 /// A claim on files without an index.
-fn claim(store: &Arc<dyn Store>, names: Vec<String>, lone: bool) -> Answer {
-    Answer::Yes(Box::new(all_shards::Shards {
+fn claim(store: &Arc<dyn Store>, names: Vec<String>, lone: bool) -> Verdict {
+    Verdict::Yes(Box::new(all_shards::Shards {
         store: store.clone(),
         names,
         lone,
@@ -54,18 +54,18 @@ impl Container for SingleFile {
         &[END]
     }
 
-    fn claim_file(&self, store: &Arc<dyn Store>, name: &str) -> Result<Answer> {
+    fn claim_file(&self, store: &Arc<dyn Store>, name: &str) -> Result<Verdict> {
         Ok(match name.ends_with(END) {
             true => claim(store, vec![name.into()], true),
-            false => Answer::No,
+            false => Verdict::No,
         })
     }
 
-    fn claim_listing(&self, listing: &Listing) -> Result<Answer> {
+    fn claim_listing(&self, listing: &Listing) -> Result<Verdict> {
         let name = self.looks_for();
         Ok(match listing.names.contains(name) {
             true => claim(&listing.store, vec![name.into()], false),
-            false => Answer::No,
+            false => Verdict::No,
         })
     }
 
@@ -91,21 +91,21 @@ impl Container for Indexed {
         &[".index.json"]
     }
 
-    fn claim_file(&self, store: &Arc<dyn Store>, name: &str) -> Result<Answer> {
+    fn claim_file(&self, store: &Arc<dyn Store>, name: &str) -> Result<Verdict> {
         Ok(match name.ends_with(".index.json") {
             true => self.claim(store, name),
-            false => Answer::No,
+            false => Verdict::No,
         })
     }
 
-    fn claim_listing(&self, listing: &Listing) -> Result<Answer> {
+    fn claim_listing(&self, listing: &Listing) -> Result<Verdict> {
         let preferred = "model.safetensors.index.json";
         if listing.names.contains(preferred) {
             return Ok(self.claim(&listing.store, preferred));
         }
         let all: Vec<&str> = listing.ending(INDEX_END).map(String::as_str).collect();
         match all.as_slice() {
-            [] => Ok(Answer::No),
+            [] => Ok(Verdict::No),
             [one] => Ok(self.claim(&listing.store, one)),
             several => Err(Error::invalid(
                 listing.store.location(),
@@ -123,12 +123,12 @@ impl Container for Indexed {
 }
 
 impl Indexed {
-    fn claim(&self, store: &Arc<dyn Store>, index: &str) -> Answer {
+    fn claim(&self, store: &Arc<dyn Store>, index: &str) -> Verdict {
         let claim: Box<dyn Claim> = Box::new(indexed::Index {
             store: store.clone(),
             name: index.into(),
         });
-        Answer::Yes(claim)
+        Verdict::Yes(claim)
     }
 }
 
@@ -141,10 +141,10 @@ impl Container for AllShards {
         "*.safetensors"
     }
 
-    fn claim_listing(&self, listing: &Listing) -> Result<Answer> {
+    fn claim_listing(&self, listing: &Listing) -> Result<Verdict> {
         let mut names: Vec<String> = listing.ending(END).cloned().collect();
         if names.is_empty() {
-            return Ok(Answer::No);
+            return Ok(Verdict::No);
         }
         names.sort_by(|a, b| natural(a, b));
         Ok(claim(&listing.store, names, false))

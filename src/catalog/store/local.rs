@@ -21,7 +21,7 @@ struct LocalStore {
     location: Location,
 }
 
-/// What `model` names.
+/// Resolves `model` to a source.
 pub(super) fn find(model: &Path) -> Option<Result<Source>> {
     Some(absolute(model).and_then(resolve))
 }

@@ -1,5 +1,5 @@
-//! A second store, for tests: files in memory, replied as shared bytes. It shows that nothing above
-//! the seam needs a path, and records what is announced to it.
+//! A second store, for tests: files in memory, served as shared bytes. It shows that nothing above
+//! the store needs a path, and it records what is announced to it.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -19,7 +19,7 @@ pub(crate) struct MemoryStore {
     pub prefetched: Mutex<Vec<String>>,
 }
 
-/// One of them.
+/// A file in memory.
 pub(crate) struct MemoryObject {
     name: String,
     location: Location,

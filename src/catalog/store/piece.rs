@@ -1,4 +1,4 @@
-//! Bytes that are replied without a copy.
+//! Bytes that are served without a copy.
 
 use std::io;
 use std::ops::Range;
@@ -8,13 +8,13 @@ use std::sync::Arc;
 use super::local::MappedSlice;
 use crate::error::{Error, Result};
 
-/// A run of bytes that is at hand in one piece: part of a mapped file, or of bytes in memory that
-/// others share (a cached block, generated text).
+/// Contiguous bytes that are available without a copy: part of a mapped file, or of shared bytes in
+/// memory (a cached block, generated text).
 ///
-/// Bytes of a mapping must never be loaded by this program: the file may have been truncated since,
-/// and loading from a page that has vanished is a SIGBUS, while a system call that copies from it
-/// fails with EFAULT. So the bytes come out through a system call ([`Piece::write_to`]), or by an
-/// `unsafe` method whose caller promises that they go into one.
+/// This program must never load bytes of a mapping: the file may have been truncated since, and a
+/// load from a page that has vanished raises SIGBUS, while a system call that copies from it fails
+/// with EFAULT. So the bytes leave through a system call ([`Piece::write_to`]), or through an
+/// `unsafe` method whose caller promises to pass them to one.
 pub struct Piece<'a>(Bytes<'a>);
 
 enum Bytes<'a> {
@@ -27,7 +27,7 @@ impl<'a> Piece<'a> {
         Piece(Bytes::Mapped(slice))
     }
 
-    /// `range` of bytes in memory; `None` if they do not have it.
+    /// `range` of bytes in memory; `None` if it is out of bounds.
     pub fn shared(bytes: Arc<[u8]>, range: Range<usize>) -> Option<Piece<'a>> {
         bytes.get(range.clone())?;
         Some(Piece(Bytes::Shared(bytes, range)))
@@ -41,13 +41,13 @@ impl<'a> Piece<'a> {
         }
     }
 
-    /// Whether there is not one byte.
+    /// Whether it has no bytes.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Has the kernel fetch these bytes and no others, if they are not in memory: a fault in a
-    /// mapping would fetch megabytes around them.
+    /// Fetches these bytes and no others, if they are not in memory: a fault in a mapping would
+    /// fetch megabytes around them.
     pub fn fetch_alone(&self) {
         if let Bytes::Mapped(slice) = &self.0 {
             slice.fetch_alone();
@@ -62,11 +62,11 @@ impl<'a> Piece<'a> {
     ///
     /// # Safety
     /// The slice may only be handed to a system call that reads from it (`write`, `writev`, …). The
-    /// program itself must not load from it: the file may shrink at any moment, and then a load is a
-    /// SIGBUS; it may also change, which a `&[u8]` must not do under code that the compiler sees.
+    /// program itself must not load from it: the file may shrink at any moment, and then a load
+    /// raises SIGBUS; it may also change, which the compiler assumes a `&[u8]` never does.
     pub unsafe fn for_kernel(&self) -> Result<&[u8]> {
         match &self.0 {
-            // SAFETY: the caller promises what this asks for, in the same words.
+            // SAFETY: this method's contract is the same, and the caller keeps it.
             Bytes::Mapped(slice) => unsafe { slice.for_kernel() },
             Bytes::Shared(bytes, range) => Ok(&bytes[range.clone()]),
         }
@@ -86,9 +86,9 @@ impl<'a> Piece<'a> {
                 Ok(n) => done += n,
                 Err(rustix::io::Errno::INTR) => {}
                 Err(e) => {
-                    // A page that vanished during the call: that is the file's fault, not the reader's.
+                    // If a page vanished during the call, report the truncated file instead.
                     //
-                    // SAFETY: nothing is done with the slice.
+                    // SAFETY: the slice is not used.
                     unsafe { self.for_kernel() }?;
                     return Err(Error::io(what, e.into()));
                 }
@@ -139,7 +139,7 @@ mod tests {
         piece.fetch_alone();
         assert_eq!(written(&piece).unwrap(), content[4000..9000]);
         assert!(file.piece(9000, 1001).is_none());
-        // Within the last page, which the mapping still has: it would read as zeros.
+        // Within the last page, which is still mapped: the missing bytes would read as zeros.
         File::options()
             .write(true)
             .open(&path)

@@ -1,10 +1,10 @@
-//! What `stat` reports of a file, and what distinguishes one state of it from another.
+//! What `stat` reports about a file, and what distinguishes one state of it from another.
 
 use std::fs::Metadata;
 use std::os::unix::fs::MetadataExt;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// What `stat` reports of a file or directory: what the mount's own files inherit.
+/// What `stat` reports about a file or directory. The mount's own files inherit it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Stat {
     /// Size in bytes.
@@ -24,7 +24,7 @@ pub struct Stat {
 }
 
 impl Stat {
-    /// Of an open file's or a path's metadata.
+    /// From the metadata of an open file or a path.
     pub fn of(m: &Metadata) -> Stat {
         Stat {
             len: m.len(),
@@ -37,7 +37,7 @@ impl Stat {
         }
     }
 
-    /// Of a directory that cannot be looked at: root's, and readable by everyone.
+    /// For a directory whose attributes cannot be read: owned by root, and readable by everyone.
     pub fn unknown() -> Stat {
         Stat {
             len: 0,
@@ -61,8 +61,9 @@ impl Stat {
         }
     }
 
-    /// The strictest of several: the latest mtime, the read bits that all have. Owner and group are
-    /// the first's; if they differ, only bits that hold for everyone survive.
+    /// The strictest combination of several: the latest mtime, and only the permission bits that
+    /// all have. Owner and group are the first's; if they differ, their bits are reduced to those
+    /// that everyone has.
     pub fn strictest(all: impl IntoIterator<Item = Stat>) -> Option<Stat> {
         all.into_iter().reduce(|a, b| {
             let mut mode = a.mode & b.mode;
@@ -82,9 +83,9 @@ impl Stat {
     }
 }
 
-/// What distinguishes one state of a source file from another: size, mtime, inode and device of what
-/// its location leads to (a file that was replaced has another inode or device; one that is gone has
-/// none).
+/// What distinguishes one state of a source file from another: size, mtime, inode and device of the
+/// file at its location (a file that was replaced has another inode or device; one that was removed
+/// has 0).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FileState {
     /// Size in bytes.
@@ -95,12 +96,13 @@ pub struct FileState {
     pub ino: u64,
     /// Device number; 0 if the file is gone.
     pub dev: u64,
-    /// Another file is there now, while the bytes that are served are the old one's.
+    /// Another file is at the location now, while the bytes that are served are still the old
+    /// file's.
     pub replaced: bool,
 }
 
 impl FileState {
-    /// Of a file that was opened as `was`, and whose location leads to `now`.
+    /// For a file that was opened as `was`, with `now` at its location.
     pub fn of(was: &Stat, now: &Stat) -> FileState {
         FileState {
             len: now.len,
@@ -111,7 +113,7 @@ impl FileState {
         }
     }
 
-    /// Of a file whose location leads nowhere, and that is still open with `len` bytes.
+    /// For a file that was removed from its location and is still open with `len` bytes.
     pub fn gone(len: u64) -> FileState {
         FileState {
             len,
@@ -127,8 +129,8 @@ impl FileState {
 mod tests {
     use super::*;
 
-    /// Inode numbers repeat from one file system to the next: what a bind mount or another disk puts
-    /// under the path may have the old file's number, size and time.
+    /// Inode numbers repeat from one file system to the next: a file that a bind mount or another
+    /// disk puts at the path may have the old file's number, size and time.
     #[test]
     fn another_device_is_another_file() {
         let was = Stat {

@@ -1,9 +1,10 @@
 //! F8 E4M3, E5M2 and E4M3FNUZ → binary32, eight at a time, by way of binary16.
 //!
-//! These kinds are binary16 numbers but for a shift: E5M2 is binary16's upper byte, and E4M3's
+//! A shift turns these kinds into binary16 numbers: E5M2 is binary16's upper byte, and E4M3's
 //! exponent and mantissa stand one bit lower, with a bias 8 (FNUZ: 7) smaller. F16C widens binary16
-//! exactly, subnormals and NaN included, at twice the speed of a table. A table behind AVX2's gather
-//! is slower than either. (E5M2FNUZ has finite numbers where binary16 has Inf: a table it is.)
+//! exactly, subnormals and NaN included, at twice the speed of a table. A table behind AVX2's
+//! gather is slower than either. (E5M2FNUZ uses a table, because it has finite numbers where
+//! binary16 has Inf.)
 
 use std::arch::x86_64::*;
 
@@ -12,8 +13,8 @@ const E4M3: u8 = 0;
 const E5M2: u8 = 1;
 const E4M3FNUZ: u8 = 2;
 
-/// Decodes E4M3 codes; how many, which is a multiple of 8 and 0 on a machine without F16C. The
-/// caller does the rest.
+/// Decodes E4M3 codes and returns how many: a multiple of 8, or 0 on a machine without F16C. The
+/// caller decodes the rest.
 pub fn e4m3(src: &[u8], out: &mut [f32]) -> usize {
     on_this_machine::<E4M3>(src, out)
 }
@@ -32,7 +33,7 @@ fn on_this_machine<const KIND: u8>(src: &[u8], out: &mut [f32]) -> usize {
     if !is_x86_feature_detected!("f16c") || !is_x86_feature_detected!("avx") {
         return 0;
     }
-    // SAFETY: the machine has the features, it was asked just now.
+    // SAFETY: the check above shows that the machine has the features.
     unsafe { widen::<KIND>(src, out) }
 }
 
@@ -53,8 +54,9 @@ fn widen<const KIND: u8>(src: &[u8], out: &mut [f32]) -> usize {
     out.len().min(src.len()) * 8
 }
 
-/// Binary16 numbers for the codes in the lower eight bytes: a power of two smaller than E4M3's.
-/// Every NaN is the tables' one, so that the same bytes are read wherever a vector begins.
+/// Converts the codes in the lower eight bytes to binary16 numbers, which for E4M3 and E4M3FNUZ are
+/// too small by a power of two. Every NaN becomes the tables' NaN, so that a read gives the same
+/// bytes wherever a vector begins.
 #[target_feature(enable = "f16c,avx")]
 fn as_half<const KIND: u8>(codes: __m128i) -> __m128i {
     let wide = _mm_cvtepi8_epi16(codes);

@@ -1,4 +1,4 @@
-//! The values of a 4-bit weight: `map[code] · a`, with a the statistic of the value's block.
+//! The values of a 4-bit weight: `map[code] · a`, where a is the statistic of the value's block.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ const PIECE: usize = 64 * 1024;
 /// Values are looked up and scaled this many at a time, in the L1 cache.
 const STRIP: usize = 4096;
 
-/// Parts: weight, absmax, quant_map, and nested_absmax, nested_quant_map where [`Nested`].
+/// Parts: weight, absmax, quant_map, and also nested_absmax, nested_quant_map if [`Nested`].
 pub struct FourBitKernel {
     numel: u64,
     block: u64,
@@ -24,7 +24,7 @@ pub struct FourBitKernel {
 }
 
 impl FourBitKernel {
-    /// For a state that its tensors bear out.
+    /// For a state that the tensors' lengths match.
     pub fn new(state: &State) -> FourBitKernel {
         FourBitKernel {
             numel: state.numel,
@@ -71,7 +71,7 @@ struct NestedViews {
     map: SharedView,
 }
 
-/// The two values that each byte of codes stands for.
+/// The two values that each byte of codes represents.
 type Pairs = [[f32; 2]; 256];
 
 impl FloatSource for FourBitValues {

@@ -1,4 +1,4 @@
-//! What bitsandbytes says of a 4-bit weight in JSON, and whether its tensors bear that out.
+//! bitsandbytes' JSON description of a 4-bit weight, and whether the tensors match it.
 
 use serde_json::Value;
 
@@ -21,7 +21,7 @@ pub struct State {
     pub numel: u64,
     /// Values that share a statistic, counted in row-major order across rows. At least 1.
     pub block: u64,
-    /// Where the statistics are quantized themselves.
+    /// Set if the statistics are themselves quantized.
     pub nested: Option<Nested>,
 }
 
@@ -83,8 +83,8 @@ fn positive(state: &Value, key: &str) -> Result<u64, Reason> {
 
 fn bad(state: &Value, key: &str, want: &str) -> Reason {
     match state.get(key) {
-        Some(value) => reason!("its state says {key} {value}, not {want}"),
-        None => reason!("its state says no {key}"),
+        Some(value) => reason!("its state has {key} {value}, not {want}"),
+        None => reason!("its state has no {key}"),
     }
 }
 
@@ -100,10 +100,10 @@ pub struct Lengths {
 }
 
 impl Lengths {
-    /// Of the weight and its statistics: absmax, quant_map, nested_absmax, nested_quant_map.
+    /// Takes the weight and its statistics: absmax, quant_map, nested_absmax, nested_quant_map.
     ///
     /// # Errors
-    /// The reason, where one is missing or has an impossible dtype.
+    /// The reason, if one is missing or has an impossible dtype.
     pub fn of(
         weight: TensorRef<'_>,
         [absmax, map, nested_absmax, nested_map]: [Option<TensorRef<'_>>; 4],
@@ -134,7 +134,7 @@ impl Lengths {
         })
     }
 
-    /// Whether they are what the state needs.
+    /// Checks that they match the state.
     ///
     /// # Errors
     /// The reason, with both numbers.
@@ -162,8 +162,12 @@ impl Lengths {
                 expect("nested_absmax", absmax, blocks.div_ceil(nested.block))?;
                 expect("nested_quant_map", map, NESTED_MAP_LEN)
             }
-            (Some(_), false) => Err("its state says nested statistics, but absmax is no U8".into()),
-            (None, true) => Err("its absmax is U8, but its state says no nested statistics".into()),
+            (Some(_), false) => {
+                Err("its state describes nested statistics, but absmax is not U8".into())
+            }
+            (None, true) => {
+                Err("its absmax is U8, but its state describes no nested statistics".into())
+            }
         }
     }
 }

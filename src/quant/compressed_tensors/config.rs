@@ -1,4 +1,5 @@
-//! What a compressed-tensors config says of a module: its group, its format, whether it is ignored.
+//! What a compressed-tensors config declares about a module: its group, its format, whether it is
+//! ignored.
 
 use std::cell::RefCell;
 
@@ -13,15 +14,16 @@ pub struct Config {
     /// The model's format name, such as `pack-quantized` or `mixed-precision`.
     format: Option<String>,
     groups: Vec<Group>,
-    /// Target → index of the group that names it; the later group has a target that two name.
+    /// Target → index of the group that names it. If two groups name a target, the later one has
+    /// it.
     targets: Targets,
     ignore: Targets,
     effort: Effort,
-    /// The last answer: a layer's formats ask for the same module several times in a row.
+    /// The last answer, cached because formats ask for the same module several times in a row.
     last: RefCell<Option<(String, bool, Membership)>>,
 }
 
-/// What the targets say of a module.
+/// How the targets classify a module.
 #[derive(Clone, Copy)]
 struct Membership {
     ignored: bool,
@@ -33,9 +35,9 @@ struct Membership {
 pub struct Group {
     /// Its key, such as `group_0`.
     pub name: String,
-    /// Its own format name, where it has one (`mixed-precision` models do).
+    /// Its own format name, if it has one (as in `mixed-precision` models).
     pub format: Option<String>,
-    /// How its weights are quantized, as far as it says; `None` if they are not.
+    /// How its weights are quantized, as far as it states; `None` if they are not.
     pub weights: Option<Weights>,
 }
 
@@ -46,7 +48,7 @@ pub struct Weights {
     pub bits: Option<u32>,
     /// Whether the values are floats (`type: float`) rather than integers.
     pub float: Option<bool>,
-    /// Whether there are no zero points.
+    /// Whether it has no zero points.
     pub symmetric: Option<bool>,
     /// What shares a scale.
     pub strategy: Option<Strategy>,
@@ -71,20 +73,20 @@ pub enum Strategy {
     TensorGroup,
 }
 
-/// What the config says of one module.
+/// What the config declares about one module.
 #[derive(Debug, Clone, Copy)]
 pub struct Scheme<'a> {
-    /// Whether `ignore` names it: then it is not quantized, whatever group it is in.
+    /// Whether `ignore` names it. If so, it is not quantized, whatever group it is in.
     pub ignored: bool,
     /// The group whose target fits best; `None` if no target fits, or it is ignored.
     pub group: Option<&'a Group>,
-    /// The format of its tensors: the group's own, else the model's. `None` where the config
-    /// leaves it open.
+    /// The format of its tensors: the group's own, else the model's. `None` if the config leaves it
+    /// open.
     pub format: Option<&'a str>,
 }
 
 impl<'a> Scheme<'a> {
-    /// How its weights are quantized, if the config says.
+    /// How its weights are quantized, if the config declares it.
     pub fn weights(&self) -> Option<&'a Weights> {
         self.group?.weights.as_ref()
     }
@@ -92,7 +94,7 @@ impl<'a> Scheme<'a> {
 
 impl Config {
     /// The config of a model, from `quantization_config` or (older) `compression_config` of
-    /// config.json or its `text_config`. `None` if neither is one of compressed-tensors.
+    /// config.json or its `text_config`. `None` if neither belongs to compressed-tensors.
     pub fn new(configs: &Configuration) -> Option<Config> {
         // A manifest's tensors are described by the manifest alone.
         if configs.manifest.is_some() {
@@ -110,7 +112,7 @@ impl Config {
     }
 
     fn parse(value: &Value) -> Config {
-        // The library's own objects nest the two halves; files on disk mostly do not.
+        // The library's own objects nest the quantization part; most files on disk do not.
         let quantization = match value.get("quantization_config") {
             Some(inner) if value.get("config_groups").is_none() => inner,
             _ => value,
@@ -126,8 +128,8 @@ impl Config {
         let groups = quantization.get("config_groups").and_then(Value::as_object);
         for (name, group) in groups.into_iter().flatten() {
             let index = config.groups.len();
-            // A list of targets stands for a preset of that name; what presets say of bits and
-            // groups is then read from the tensors.
+            // A list of targets means the preset of that name. Its bits and groups are then derived
+            // from the tensors.
             let targets = group.get("targets").unwrap_or(group);
             for target in strings(targets) {
                 config.targets.add(target, index, &config.effort);
@@ -147,8 +149,9 @@ impl Config {
         config
     }
 
-    /// What it says of the module `path` (a tensor's name without `.weight…`). `matrix`: whether
-    /// its weight has two dimensions, which is what class names such as `Linear` are taken to mean.
+    /// What it declares about the module `path` (a tensor's name without `.weight…`). `matrix`:
+    /// whether its weight has two dimensions, because class names such as `Linear` are assumed to
+    /// mean matrices.
     pub fn scheme(&self, path: &str, matrix: bool) -> Scheme<'_> {
         let Membership { ignored, group } = self.membership(path, matrix);
         let group = group.and_then(|index| self.groups.get(index));
@@ -181,7 +184,7 @@ impl Config {
         membership
     }
 
-    /// What a person should know of its expressions: which are not used, and why.
+    /// Remarks about its expressions: which are not used, and why.
     pub fn notes(&self) -> Vec<String> {
         self.effort.notes()
     }
@@ -192,7 +195,8 @@ impl Config {
     }
 }
 
-/// Whether a config object is one of compressed-tensors. `sparseml` is its name of early 2024.
+/// Whether a config object belongs to compressed-tensors, which was named `sparseml` until early
+/// 2024.
 fn is_ours(key: &str, value: &Value) -> bool {
     match value.get("quant_method").and_then(Value::as_str) {
         Some(method) => matches!(method, "compressed-tensors" | "sparseml"),
@@ -219,7 +223,7 @@ impl Weights {
         let object = value.as_object()?;
         let text = |key: &str| Some(object.get(key)?.as_str()?.to_ascii_lowercase());
         let group_size = object.get("group_size").and_then(Value::as_i64);
-        // As the library fills it in where it is left out: -1 means a whole row.
+        // If it is absent, it is derived like in the library: -1 means a whole row.
         let strategy = match text("strategy").as_deref() {
             Some("tensor") => Some(Strategy::Tensor),
             Some("channel") => Some(Strategy::Channel),
@@ -249,7 +253,7 @@ impl Weights {
     }
 }
 
-/// `[128, 128]`, or in older files `"128x128"`.
+/// Parses `[128, 128]`, or `"128x128"` in older files.
 fn block_structure(value: &Value) -> Option<[u64; 2]> {
     let sides: Vec<u64> = match value {
         Value::String(s) => s.split('x').map(|n| n.trim().parse().ok()).collect(),

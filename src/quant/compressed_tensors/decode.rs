@@ -1,4 +1,4 @@
-//! The inner loops: codes out of packed rows, numbers out of codes.
+//! The inner loops: from packed rows to codes, and from codes to numbers.
 
 use crate::quant::bits::{eight, value};
 use crate::quant::e2m1;
@@ -9,21 +9,22 @@ use crate::quant::simd::for_each_cpu;
 pub(super) enum Packing {
     /// One bit stream, lowest bits first; values may straddle words.
     Dense,
-    /// As many whole values as a 32-bit word holds, low first; its top bits may be unused.
+    /// As many whole values as fit into a 32-bit word, low first; its top bits may be unused.
     Padded,
 }
 
-/// How wide codes are, and how they follow each other.
+/// The width of codes, and how they follow each other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Layout {
-    /// Bits a code: 1 to 8.
+    /// Bits per code: 1 to 8.
     pub bits: u32,
     /// How they follow each other.
     pub packing: Packing,
 }
 
 impl Layout {
-    /// The smallest run of codes that begins and ends at a byte: how many codes, how many bytes.
+    /// The smallest run of codes that begins and ends at a byte boundary: its number of codes and
+    /// of bytes.
     pub fn unit(self) -> (u64, u64) {
         match self.packing {
             Packing::Dense => (8, u64::from(self.bits)),
@@ -39,7 +40,7 @@ impl Layout {
         }
     }
 
-    /// Whether `n` codes end where a 32-bit word does.
+    /// Whether `n` codes end at the end of a 32-bit word.
     pub fn fills_words(self, n: u64) -> bool {
         match self.packing {
             Packing::Dense => n.wrapping_mul(u64::from(self.bits)).is_multiple_of(32),
@@ -47,13 +48,13 @@ impl Layout {
         }
     }
 
-    /// Where code `n` of a run of 32-bit words lies: its word, its lowest bit there, and whether
-    /// the next word holds its upper bits.
+    /// The position of code `n` in a run of 32-bit words: its word, its lowest bit there, and
+    /// whether the next word holds its upper bits.
     pub fn place(self, n: u64) -> (u64, u32, bool) {
         let per = u64::from(32 / self.bits);
         match self.packing {
             Packing::Dense => {
-                // n / 32 blocks of `bits` words; within one, products stay small.
+                // 32 codes take exactly `bits` words; within such a block, products stay small.
                 let bit = (n % 32) as u32 * self.bits;
                 let word = n / 32 * u64::from(self.bits) + u64::from(bit / 32);
                 (word, bit % 32, bit % 32 + self.bits > 32)
@@ -63,7 +64,7 @@ impl Layout {
     }
 }
 
-/// What a code stands for, before its scale.
+/// What a code means, before its scale is applied.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Numbers {
     /// The code minus its group's bias.
@@ -74,10 +75,10 @@ pub(super) enum Numbers {
     E2m3,
 }
 
-/// What is subtracted from integer codes.
+/// What to subtract from integer codes.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Biases<'a> {
-    /// One number from all.
+    /// The same number for all.
     One(i32),
     /// One for each scale.
     Each(&'a [i32]),
@@ -85,20 +86,20 @@ pub(super) enum Biases<'a> {
 
 /// A run of columns of one row, ready to be decoded.
 pub(super) struct Segment<'a> {
-    /// Packed codes, from the start of the unit that the first column lies in.
+    /// Packed codes, from the start of the first column's unit.
     pub bytes: &'a [u8],
-    /// Codes of that unit before the first column.
+    /// The number of codes in that unit before the first column.
     pub skip: usize,
-    /// Columns from the first one to the end of its group.
+    /// The number of columns from the first one to the end of its group.
     pub left: usize,
     /// Columns of a group.
     pub group: usize,
-    /// The scales: of the first column's group and those after it, or of the whole row where
-    /// `order` picks them.
+    /// The scales of the first column's group and those after it, or of the whole row if there is
+    /// an `order`.
     pub scales: &'a [f32],
-    /// The biases, one beside each scale.
+    /// The biases, one for each scale.
     pub biases: Biases<'a>,
-    /// The group of each column, where they do not follow each other.
+    /// The group of each column, if groups are not contiguous.
     pub order: Option<&'a [u32]>,
 }
 
@@ -129,16 +130,18 @@ for_each_cpu! {
 }
 
 /// The value of a six-bit float (OCP MX v1.0: sign, two bits of exponent, three of mantissa, bias
-/// 1), in a form that loops vectorize, as a table does not. Bits above the code's six must be 0.
+/// 1), computed in a form that the compiler vectorizes, unlike a table. Bits above the code's six
+/// must be 0.
 #[inline(always)]
 fn e2m3(code: u32) -> f32 {
     let (exponent, mantissa) = (code >> 3 & 3, code & 7);
-    // Eight times the magnitude is a whole number; exponent 0 is subnormal, on the scale of 1.
+    // Eight times the magnitude is a whole number. Exponent 0 is subnormal and scaled like exponent
+    // 1.
     let eighths = (mantissa | u32::from(exponent > 0) << 3) << exponent.saturating_sub(1);
     f32::from_bits((eighths as i32 as f32 * 0.125).to_bits() | (code & 32) << 26)
 }
 
-/// Codes, one a byte.
+/// Unpacks codes, one per byte.
 #[inline(always)]
 fn unpack(layout: Layout, bytes: &[u8], skip: usize, codes: &mut [u8]) {
     match (layout.packing, layout.bits) {
@@ -189,8 +192,8 @@ fn unpack_padded(bits: u32, bytes: &[u8], mut skip: usize, mut codes: &mut [u8])
     }
 }
 
-/// Each code's number times its group's scale: one rounding. `number` gets the code and the group's
-/// place in the segment's scales.
+/// Multiplies each code's number by its group's scale, with one rounding. `number` gets the code
+/// and the group's index in the segment's scales.
 #[inline(always)]
 fn scale(segment: &Segment, codes: &[u8], out: &mut [f32], number: impl Fn(u8, usize) -> f32) {
     if let Some(order) = segment.order {
@@ -218,7 +221,7 @@ mod tests {
     use super::*;
     use crate::quant::simd::plainly;
 
-    /// A generator that needs no crate: values that differ are all that is wanted.
+    /// A minimal generator: the values only have to differ.
     fn bytes(n: usize, seed: u32) -> Vec<u8> {
         let mut x = seed | 1;
         let step = |_| {
@@ -273,7 +276,7 @@ mod tests {
                     for n in [0, 1, 5, 8, 9, 40] {
                         let start = (first / unit * unit_bytes) as usize;
                         let end = (first + n as u64).div_ceil(unit) * unit_bytes;
-                        // No more bytes than the units that are touched: the row may end there.
+                        // Only the bytes of the touched units, because the row may end there.
                         let span = &packed[start..(end as usize).max(start)];
                         let mut codes = vec![0xEE; n];
                         unpack(layout, span, (first % unit) as usize, &mut codes);
@@ -312,7 +315,7 @@ mod tests {
             packing: Packing::Dense,
         };
         let packed = bytes(n + 8, bits);
-        // Every kind of scale, subnormal, infinite and NaN ones included.
+        // All kinds of scales, including subnormal, infinite and NaN.
         let scales: Vec<f32> = bytes(4 * n, 7)
             .as_chunks::<4>()
             .0

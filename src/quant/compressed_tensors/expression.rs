@@ -1,13 +1,13 @@
-//! Expressions of a config, within a budget of steps.
+//! Matches a config's expressions, within a budget of steps.
 //!
-//! A hostile config may hold expressions that are slow to compile or to match, and a model has
-//! 100,000 modules to try each on. So the work is counted, in steps that depend on the config and
-//! the names alone: which layers a config names is the same on every machine, however busy.
+//! A hostile config may contain expressions that are slow to compile or to match, and a model may
+//! have 100,000 modules to try each on. So the work is counted in steps that depend only on the
+//! config and the names: a config selects the same layers on every machine, however busy.
 //!
-//! Nearly every expression compiles to a table of states for paths in ASCII, where a step is a byte
-//! of the path. Others (lookaround, backreferences, tables that grow too large, paths beyond ASCII)
-//! are matched by `fancy_regex`, which reports only whether it backtracked more often than a limit: so
-//! these are charged what the limit allows, and tried with small limits first.
+//! Nearly every expression compiles to a table of states for ASCII paths, where each byte of the
+//! path is a step. Others (lookaround, backreferences, tables that grow too large, non-ASCII paths)
+//! are matched by `fancy_regex`, which reports only whether it backtracked more often than a limit.
+//! So these cost as many steps as the limit allows, and are tried with small limits first.
 
 use std::cell::{Cell, OnceCell, RefCell};
 
@@ -17,24 +17,26 @@ use regex_automata::nfa::thompson;
 use regex_automata::util::syntax;
 use regex_automata::{Anchored, Input};
 
-/// Steps that all expressions of a model may take together: two to four seconds at worst, with 20,000
-/// expressions of whatever kind on 94,000 modules. 40 ordinary ones take 0.6 billion there.
+/// Steps that all expressions of a model may take together: two to four seconds at worst, measured
+/// with 20,000 expressions of any kind on 94,000 modules. 40 ordinary expressions take 0.6 billion
+/// there.
 const MOST_STEPS: u64 = 2_000_000_000;
 
-/// Bytes that one compiled expression may take. Honest ones need a few thousand.
+/// Bytes that one compiled expression may take. Ordinary ones need a few thousand.
 const SIZE_LIMIT: usize = 1 << 18;
 /// Bytes that the sets behind a table's states may take while it is built.
 const SETS_LIMIT: usize = 1 << 16;
-/// Steps for each byte of a table, for building it: up to 5 ms where it fails at the limits.
+/// Steps for building each byte of a table. A table that exceeds the limits costs up to 5 ms.
 const BUILD_STEPS: u64 = 32;
 
-/// Steps for each match of a table, besides its path's bytes: the table is seldom in the cache.
+/// Steps for each match of a table, besides the path's bytes, because the table is seldom in the
+/// cache.
 const CALL_STEPS: u64 = 100;
 /// Steps for each match of `fancy_regex`, and for each byte of the path.
 const SLOW_CALL_STEPS: u64 = 500;
 const SLOW_STEPS: u64 = 16;
-/// How often an expression may backtrack on one path: tried with the first limit, and where that
-/// does not do with the next. Honest ones need a few hundred at most, nearly all need none.
+/// How often an expression may backtrack on one path. If the first limit does not suffice, the next
+/// is tried. Ordinary ones need a few hundred at most; nearly all need none.
 const BACKTRACK_LIMITS: [usize; 3] = [32, 512, 10_000];
 /// Steps for each time that an expression may backtrack.
 const BACKTRACK_STEPS: u64 = 10;
@@ -42,11 +44,12 @@ const BACKTRACK_STEPS: u64 = 10;
 /// An expression of Python's `re`, matched from the start of a path.
 pub(super) struct Expression {
     text: String,
-    /// For paths in ASCII, if it can be had.
+    /// For ASCII paths, if it can be built.
     table: Option<dense::DFA<Vec<u32>>>,
-    /// The same expression with each of [`BACKTRACK_LIMITS`], made when it is first needed.
+    /// The same expression with each of [`BACKTRACK_LIMITS`], compiled when it is first needed.
     slow: [OnceCell<Option<Regex>>; BACKTRACK_LIMITS.len()],
-    /// Neither can be compiled, or it backtracked too often once: it counts as not matching.
+    /// It cannot be compiled either way, or backtracked too often once. It then counts as not
+    /// matching.
     unusable: Cell<bool>,
 }
 
@@ -59,7 +62,7 @@ impl Expression {
             slow: Default::default(),
             unusable: Cell::new(false),
         };
-        // What cannot be compiled at all is to be known from the start.
+        // Report an expression that cannot be compiled at all right away.
         if expression.table.is_none() {
             expression.slow(0, effort);
         }
@@ -80,7 +83,7 @@ impl Expression {
         let input = Input::new(path).anchored(Anchored::Yes).earliest(true);
         match table.try_search_fwd(&input) {
             Ok(found) => found.is_some(),
-            // It has no bytes that it gives up at.
+            // Cannot happen: the table has no bytes at which it gives up.
             Err(_) => false,
         }
     }
@@ -103,7 +106,7 @@ impl Expression {
         false
     }
 
-    /// The expression with that of the limits. `None` if it cannot be had.
+    /// The expression with the limit number `attempt`. `None` if it cannot be compiled.
     fn slow(&self, attempt: usize, effort: &Effort) -> Option<&Regex> {
         let compiled = self.slow[attempt].get_or_init(|| {
             if !effort.spend(SIZE_LIMIT as u64) {
@@ -130,8 +133,8 @@ fn anchored(text: &str) -> String {
     format!(r"\A(?:{text})")
 }
 
-/// The expression as a table of states: of bytes, so that it is for paths in ASCII, where classes
-/// such as `\w` need a hundredth of the states.
+/// The expression as a table of states over bytes. It is only for ASCII paths, where classes such
+/// as `\w` need a hundredth of the states.
 fn table(text: &str, effort: &Effort) -> Option<dense::DFA<Vec<u32>>> {
     if !text.is_ascii() || !effort.spend(text.len() as u64 * BUILD_STEPS) {
         return None;
@@ -148,14 +151,14 @@ fn table(text: &str, effort: &Effort) -> Option<dense::DFA<Vec<u32>>> {
     let size = match &built {
         Ok(table) => table.memory_usage(),
         Err(e) if e.is_size_limit_exceeded() => SIZE_LIMIT,
-        // Syntax that tables do not have, which shows at once.
+        // Syntax that tables do not support, which is detected immediately.
         Err(_) => 0,
     };
     effort.spend(size as u64 * BUILD_STEPS);
     built.ok()
 }
 
-/// What expressions have cost, and what is to be said of them.
+/// What expressions have cost so far, and remarks about them.
 #[derive(Default)]
 pub(super) struct Effort {
     spent: Cell<u64>,
@@ -163,7 +166,7 @@ pub(super) struct Effort {
 }
 
 impl Effort {
-    /// Takes steps from the budget. `false` if it is used up: the work is then not to be done.
+    /// Takes steps from the budget. `false` if it is used up; then the work must not be done.
     fn spend(&self, steps: u64) -> bool {
         let spent = self.spent.get();
         if spent >= MOST_STEPS {
@@ -172,14 +175,14 @@ impl Effort {
         self.spent.set(spent.saturating_add(steps));
         if self.spent.get() >= MOST_STEPS {
             self.note(
-                "no 're:' target is used any more: they took too many steps; name the modules instead"
+                "'re:' targets are no longer used: they took too many steps; name the modules instead"
                     .into(),
             );
         }
         true
     }
 
-    /// What a person should know: which expressions are not used, and why.
+    /// Remarks for the user: which expressions are not used, and why.
     pub fn notes(&self) -> Vec<String> {
         self.notes.borrow().clone()
     }
@@ -248,7 +251,7 @@ mod tests {
         assert!(!word.matches("a.b", &effort));
     }
 
-    /// Doubles its work with every character: far more than any limit.
+    /// Its work doubles with every character, so it exceeds any limit.
     const HOSTILE: &str = r"(?:(a+)\1*)+b";
 
     #[test]
@@ -263,8 +266,8 @@ mod tests {
         assert!(effort.notes()[0].contains("is not used"));
     }
 
-    /// The same expressions on the same paths: the same answers and the same count of steps, however
-    /// fast the machine is.
+    /// The same expressions on the same paths give the same answers and take the same number of
+    /// steps, however fast the machine is.
     #[test]
     fn the_budget_counts_steps_and_not_time() {
         let run = |pause: bool| {
@@ -296,7 +299,7 @@ mod tests {
         assert_eq!(effort.notes().len(), 1, "{:?}", effort.notes());
     }
 
-    /// What the 94,000 modules of a large model cost with the lists that are published.
+    /// The cost of the 94,000 modules of a large model with lists like those of published models.
     #[test]
     fn honest_configs_stay_far_within_the_budget() {
         let effort = Effort::default();

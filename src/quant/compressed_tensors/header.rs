@@ -1,4 +1,4 @@
-//! What headers and the config say of a pack-quantized layer, and what is wrong with them.
+//! Reads a pack-quantized layer's headers and config, and checks them.
 
 use std::sync::Arc;
 
@@ -13,14 +13,14 @@ pub(super) const SHAPE: &str = "weight_shape";
 pub(super) const ZERO: &str = "weight_zero_point";
 pub(super) const ORDER: &str = "weight_g_idx";
 
-/// What headers and config say of a layer.
+/// What is known of a layer from headers and config.
 pub(super) struct Head {
     pub packed: u32,
     /// Rows and words of a row.
     pub size: [u64; 2],
     pub scale: u32,
     pub scale_dtype: Dtype,
-    /// One scale in all: such never join.
+    /// There is only one scale. Such layers never join.
     pub scalar: bool,
     pub granularity: Granularity,
     pub shape: u32,
@@ -36,7 +36,7 @@ pub(super) struct Head {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Granularity {
     Tensor,
-    /// Groups of a row; one is the whole row.
+    /// The number of groups in a row; 1 means the whole row.
     Groups(u64),
 }
 
@@ -44,12 +44,12 @@ pub(super) enum Granularity {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct ZeroPart {
     pub tensor: u32,
-    /// Rows of words, if they are packed; else one byte each.
+    /// Rows of words, if they are packed; else each takes one byte.
     pub packed_rows: Option<u64>,
 }
 
 impl Head {
-    /// Reads them; an error is why there is no layer.
+    /// Reads them. The error is why the layer cannot be decoded.
     pub fn read(anchor: &Anchor, weights: Option<&Weights>) -> std::result::Result<Head, Reason> {
         let &[n, words] = anchor.tensor.shape else {
             return Err(reason!(
@@ -60,7 +60,7 @@ impl Head {
         let bits = weights.and_then(|w| w.bits);
         if let Some(bits) = bits.filter(|b| !(1..=8).contains(b)) {
             return Err(reason!(
-                "the config says {bits} bits; packed integers have 1 to 8"
+                "the config gives {bits} bits; packed integers have 1 to 8"
             ));
         }
         let need = |suffix: &str| {
@@ -78,7 +78,7 @@ impl Head {
             (Some(true), _) | (None, None) => None,
             (Some(false), None) => {
                 return Err(reason!(
-                    "{ZERO} is missing, the config says symmetric: false"
+                    "{ZERO} is missing, but the config has symmetric: false"
                 ));
             }
             (_, Some(zeros)) => Some(check_zeros(zeros, scale, granularity)?),
@@ -132,7 +132,7 @@ fn check_scale(scale: Part<'_>, n: u64) -> std::result::Result<(Dtype, Granulari
     Ok((dtype, granularity))
 }
 
-/// Whether `weight_shape` holds 64-bit numbers.
+/// Checks `weight_shape`. Returns whether it holds 64-bit numbers.
 fn check_shape(shape: Part<'_>) -> std::result::Result<bool, Reason> {
     match (shape.tensor.dtype.known(), shape.tensor.numel()) {
         (Some(Dtype::I64), 2) => Ok(true),
@@ -144,8 +144,8 @@ fn check_shape(shape: Part<'_>) -> std::result::Result<bool, Reason> {
     }
 }
 
-/// Zero points are packed where there is one for each group or row, bytes where there is one for
-/// the tensor. Releases before 0.8 left them as bytes throughout.
+/// Zero points are packed if there is one for each group or row, and a byte if there is one for the
+/// tensor. Releases before 0.8 always stored them as bytes.
 fn check_zeros(
     zeros: Part<'_>,
     scale: Part<'_>,

@@ -1,12 +1,12 @@
-//! pack-quantized: integers of 1 to 8 bits in 32-bit words along the rows, scales for groups,
+//! pack-quantized: integers of 1 to 8 bits in 32-bit words along the rows, with scales for groups,
 //! rows or the whole tensor, and for asymmetric ones zero points packed down the columns.
 //!
 //! w → float(q − z) × widen(scale), one rounding. Codes are q + 2^(bits−1), zero points likewise.
 //!
-//! How many values a row really has stands in `weight_shape`, which is tensor data, and so does
-//! with it how the words are packed: *dense* (a bit stream; since mid-2026 at all widths, before
-//! that at 1, 2, 4 and 8 bits) or *padded* (whole values a word; before, at 3, 5, 6 and 7 bits).
-//! The row's number of words says which.
+//! `weight_shape`, which is tensor data, holds how many values a row really has. Together with the
+//! number of words in a row it determines how the words are packed: *dense* (a bit stream; since
+//! mid-2026 at all widths, before that at 1, 2, 4 and 8 bits) or *padded* (whole values in each
+//! word; before mid-2026 at 3, 5, 6 and 7 bits).
 //!
 //! Layout: `compressed_tensors/compressors/pack_quantized` of the library, and its releases up to
 //! 0.12 for the padded words and `weight_g_idx`.
@@ -30,7 +30,7 @@ use crate::view::{Floats, SharedView};
 /// The widths that a layer without a config may have, in the order in which they are tried.
 const WIDTHS: &[u32] = &[4, 8, 2, 3, 5, 6, 7];
 
-/// A layer whose words are I32. `weights`: what the config says of it.
+/// A layer whose words are I32. `weights`: what the config declares about it.
 pub(super) fn recognize(anchor: &Anchor, weights: Option<&Weights>) -> Recognized {
     match Head::read(anchor, weights) {
         Ok(head) => {
@@ -126,8 +126,8 @@ impl Head {
         Ok([n, k])
     }
 
-    /// How wide the codes are and how they are packed: the first way in which rows and zero points
-    /// have the right number of words.
+    /// The codes' width and packing: the first combination with which rows and zero points have the
+    /// right number of words.
     fn layout(&self, n: u64, k: u64) -> std::result::Result<Layout, Reason> {
         let words = self.size[1];
         let widths = match &self.bits {
@@ -159,12 +159,12 @@ impl Head {
                 count(bits, Packing::Padded)
             ),
             (None, None) => reason!(
-                "weight_packed has rows of {words} words, which {k} values of 2 to 8 bits never need"
+                "weight_packed has rows of {words} words, but {k} values of 2 to 8 bits never need that many"
             ),
         })
     }
 
-    /// Columns that share a scale, and scales of a row (0: one for the tensor).
+    /// The columns that share a scale, and the scales of a row (0: one for the tensor).
     fn groups(&self, k: u64) -> std::result::Result<(u64, u64), Reason> {
         let count = match self.granularity {
             Granularity::Tensor => return Ok((k, 0)),
@@ -175,19 +175,19 @@ impl Head {
                 "{SCALE} has {count} groups, which do not divide {k} columns"
             ));
         }
-        // Ragged last groups would look like this, and be decoded wrongly.
+        // Ragged last groups would look like this and be decoded incorrectly.
         match self.group_size {
             Some(size) if count > 1 && size != k / count => Err(reason!(
-                "{SCALE} has {count} groups, which makes {} of {k} columns each; the config says {size}",
+                "{SCALE} has {count} groups, which makes {} of {k} columns each; the config declares {size}",
                 k / count
             )),
             _ => Ok((k / count, count)),
         }
     }
 
-    /// What fuses. `weight_shape` is left out on purpose: words, scales and zero points are all
-    /// that is needed to read the joined rows, and a fused shape would be a number that no file
-    /// holds. So a fused layer has no `weight_shape`, and that keeps nothing else from joining.
+    /// The tensors that fuse. `weight_shape` is left out on purpose: words, scales and zero points
+    /// are enough to read the joined rows, and no file holds the fused shape. So a fused layer has
+    /// no `weight_shape`, which does not prevent the other tensors from joining.
     fn components(&self, layout: Layout) -> Vec<Component> {
         let with_scale = |suffix, tensor, whole| Component {
             suffix,
@@ -248,7 +248,7 @@ impl Head {
     }
 }
 
-/// Parts: words, scales, `weight_shape`, then zero points and order where there are any.
+/// Parts: words, scales, `weight_shape`, then zero points and order if there are any.
 struct Packed {
     shape: Shape,
     scale_dtype: Dtype,

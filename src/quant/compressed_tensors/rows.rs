@@ -1,6 +1,6 @@
-//! Packed matrices of contiguous rows as lazy binary32: the one [`FloatSource`] of all formats here.
+//! Packed matrices of contiguous rows as lazy binary32: the [`FloatSource`] of all formats here.
 //! Any range of elements is computed straight into the output; words, scales and zero points are
-//! read with one `pread` each for a block of rows, so that nothing needs to be kept.
+//! read with one `pread` each for a block of rows, so that nothing has to be cached.
 
 use super::decode::{Biases, Layout, Numbers, Segment, decode};
 use super::scales::{Order, Scales, Zeros, read};
@@ -10,7 +10,7 @@ use crate::view::{FloatSource, Scratch, SharedView};
 /// Values computed between two `pread`s: 32 KiB of 4-bit words, 256 KiB of output.
 const BLOCK: u64 = 64 * 1024;
 
-/// What stfs knows of a packed matrix from headers and `weight_shape`.
+/// The geometry of a packed matrix, from headers and `weight_shape`.
 #[derive(Debug, Clone)]
 pub(super) struct Shape {
     /// Rows, N.
@@ -21,11 +21,11 @@ pub(super) struct Shape {
     pub row_bytes: u64,
     /// How a row packs its codes.
     pub layout: Layout,
-    /// What they stand for.
+    /// What the codes mean.
     pub numbers: Numbers,
-    /// Columns that share a scale; K where a row or the tensor does.
+    /// Columns that share a scale; K if a whole row or the tensor does.
     pub group: u64,
-    /// Scales of a row; 0 where the whole tensor has one.
+    /// Scales of a row; 0 if the whole tensor has one.
     pub row_scales: u64,
 }
 
@@ -39,7 +39,7 @@ pub(super) struct Rows {
     pub scales: Scales,
     /// The zero points.
     pub zeros: Zeros,
-    /// The column order, where there is one.
+    /// The column order, if there is one.
     pub order: Option<Order>,
 }
 
@@ -47,7 +47,7 @@ pub(super) struct Rows {
 pub(super) struct Span {
     /// First and last row.
     pub rows: (u64, u64),
-    /// Scales from … to (exclusive), counted from the tensor's first.
+    /// The range of scales (end exclusive), counted from the tensor's first.
     pub scales: (u64, u64),
 }
 
@@ -72,14 +72,14 @@ impl FloatSource for Rows {
     }
 
     fn grain(&self) -> u64 {
-        // As many whole rows as a block holds.
+        // As many whole rows as fit into a block.
         let columns = self.shape.columns.max(1);
         columns * (BLOCK / columns).clamp(1, self.shape.rows.max(1))
     }
 }
 
 impl Shape {
-    /// How many elements from `first` on to compute in one go, of `len` wanted.
+    /// How many of `len` elements from `first` on to compute at once.
     fn block(&self, first: u64, len: u64) -> u64 {
         let to_row_end = self.columns - first % self.columns;
         if self.columns >= BLOCK {
@@ -89,20 +89,20 @@ impl Shape {
         len.min(to_row_end + more_rows * self.columns)
     }
 
-    /// Where the unit of an element begins, in bytes of the packed matrix.
+    /// The first byte of an element's unit in the packed matrix.
     fn byte(&self, row: u64, column: u64) -> u64 {
         let (unit, unit_bytes) = self.layout.unit();
         row * self.row_bytes + column / unit * unit_bytes
     }
 
-    /// Where the unit of an element ends; the last one of a row may be cut short.
+    /// The end of an element's unit; the last unit of a row may be cut short.
     fn byte_after(&self, row: u64, column: u64) -> u64 {
         let (_, unit_bytes) = self.layout.unit();
         (self.byte(row, column) + unit_bytes).min((row + 1) * self.row_bytes)
     }
 
-    /// The scales of columns `from … to` (exclusive) of a row, or of the whole row where an order
-    /// picks among them; counted from the tensor's first.
+    /// The range of scales for columns `from..to` of a row, or for the whole row if there is an
+    /// order; counted from the tensor's first.
     fn scales(&self, row: u64, (from, to): (u64, u64), ordered: bool) -> (u64, u64) {
         let (from, to) = if ordered {
             (0, self.columns)

@@ -1,4 +1,4 @@
-//! Where the scales, zero points and column orders of packed rows come from.
+//! The scales, zero points and column orders of packed rows.
 
 use std::sync::{Arc, OnceLock};
 
@@ -10,22 +10,22 @@ use crate::error::{Error, Result};
 use crate::reason::{Reason, reason};
 use crate::view::{Scratch, SharedView, View, read_all};
 
-/// Where scales come from.
+/// The source of scales.
 pub(super) enum Scales {
-    /// Stored as they count, in this dtype.
+    /// Stored directly, in this dtype.
     Stored(SharedView, Dtype),
     /// F8_E4M3, each divided by the tensor's global scale (of this dtype).
     Divided {
         /// The F8_E4M3 scales.
         scales: SharedView,
-        /// One number.
+        /// The global scale and its dtype.
         global: (SharedView, Dtype),
         /// The 256 quotients, once they are known.
         table: OnceLock<Box<[f32; 256]>>,
     },
 }
 
-/// Where zero points come from. All are added to the offset that makes codes unsigned.
+/// The source of zero points. All are added to the offset that makes codes unsigned.
 pub(super) enum Zeros {
     /// There are none.
     Symmetric,
@@ -41,7 +41,7 @@ pub(super) struct Order {
     pub name: Arc<str>,
     /// Its bytes, I32.
     pub view: SharedView,
-    /// What they say, once read; `None` inside for "no order".
+    /// The groups, once read; the inner `None` means "no order".
     pub groups: OnceLock<Option<Box<[u32]>>>,
 }
 
@@ -53,7 +53,7 @@ pub(super) fn read(view: &SharedView, offset: u64, len: u64) -> Result<Scratch<u
 }
 
 impl Scales {
-    /// The scales from … to (exclusive).
+    /// The scales `from..to`.
     pub fn load(&self, (from, to): (u64, u64)) -> Result<Scratch<f32>> {
         let n = to - from;
         let mut out = Scratch::take(n as usize);
@@ -85,8 +85,8 @@ impl Scales {
     }
 }
 
-/// What each F8_E4M3 code comes to, divided by the global scale. Division, then rounding: a
-/// multiplication by the reciprocal is another number.
+/// The value of each F8_E4M3 code divided by the global scale. It must be a division:
+/// multiplication by the reciprocal gives other numbers.
 fn divided((view, dtype): &(SharedView, Dtype)) -> Result<Box<[f32; 256]>> {
     let mut global = [0.0];
     widen(*dtype, &read_all(view)?, 0, &mut global);
@@ -94,8 +94,8 @@ fn divided((view, dtype): &(SharedView, Dtype)) -> Result<Box<[f32; 256]>> {
 }
 
 impl Zeros {
-    /// The biases of integer codes, one beside each of the span's scales; `None` if all codes have
-    /// the same, `offset`.
+    /// The biases of integer codes, one for each of the span's scales; `None` if all codes have the
+    /// bias `offset`.
     pub fn load(&self, shape: &Shape, span: &Span, offset: i32) -> Result<Option<Scratch<i32>>> {
         let (from, to) = span.scales;
         if let Zeros::Symmetric = self {
@@ -122,7 +122,7 @@ impl Zeros {
     }
 }
 
-/// Zero points of a few rows: words of which each column is a run down the rows.
+/// Zero points of a few rows. In each column of words they follow each other down the rows.
 struct PackedZeros {
     layout: Layout,
     bytes: Scratch<u8>,
@@ -135,7 +135,7 @@ impl PackedZeros {
     fn read(view: &SharedView, shape: &Shape, span: &Span) -> Result<Self> {
         let (layout, columns) = (shape.layout, shape.row_scales);
         let (rows, (from, to)) = (span.rows, span.scales);
-        // Of one row only the columns that are wanted; of several, all.
+        // For one row, only the columns that are needed; for several rows, all.
         let (c0, c1) = match rows.0 == rows.1 {
             true => (from % columns, from % columns + (to - from)),
             false => (0, columns),
@@ -174,7 +174,7 @@ impl PackedZeros {
 }
 
 impl Order {
-    /// The group of each column; `None` where the tensor says "no order".
+    /// The group of each column; `None` if the tensor means "no order".
     ///
     /// # Errors
     /// It cannot be read, or names a group that does not exist.
@@ -188,7 +188,7 @@ impl Order {
     }
 }
 
-/// Reads and checks a `weight_g_idx`. The inner result is what is wrong with its contents.
+/// Reads and checks a `weight_g_idx`. The inner error is what is wrong with its contents.
 ///
 /// # Errors
 /// It cannot be read.
@@ -201,7 +201,7 @@ pub(super) fn read_order(
     let bytes = read_all(view)?;
     let words = bytes.as_chunks().0;
     let groups: Vec<i32> = words.iter().map(|b| i32::from_le_bytes(*b)).collect();
-    // What the library writes where nothing was reordered.
+    // The library writes -1 if nothing was reordered.
     if groups.contains(&-1) {
         return Ok(Ok(None));
     }
@@ -209,7 +209,7 @@ pub(super) fn read_order(
     let bad = groups.iter().filter(|g| out_of_range(g)).count();
     Ok(match groups.iter().position(out_of_range) {
         Some(at) => Err(reason!(
-            "column {at} names group {}, but the groups are 0 to {} ({bad} of {columns} columns name none)",
+            "column {at} names group {}, but the groups are 0 to {} ({bad} of {columns} columns are out of range)",
             groups[at],
             count - 1
         )),

@@ -1,5 +1,5 @@
-//! nvfp4-, mxfp4- and mxfp6-pack-quantized: codes of small floats in bytes, low bits first, and a
-//! scale for every 16 or 32 of a row.
+//! nvfp4-, mxfp4- and mxfp6-pack-quantized: codes of small floats in bytes, low bits first, with a
+//! scale for every 16 or 32 values of a row.
 //!
 //! - nvfp4 (E2M1): s → widen(weight_scale) / weight_global_scale, w → e2m1 × s. Two roundings.
 //! - mxfp4 (E2M1), mxfp6 (E2M3): w = value × 2^(code − 127), exact.
@@ -65,7 +65,7 @@ fn read(anchor: &Anchor) -> std::result::Result<Layer, Reason> {
         )),
         (Some(Dtype::U8 | Dtype::F8_E8M0), None) => mx(anchor, [rows, width], scale, groups),
         (Some(Dtype::U8 | Dtype::F8_E8M0), Some(_)) => Err(reason!(
-            "weight_scale is {} as in mxfp4, {GLOBAL} is there as in nvfp4: stfs knows no format with both",
+            "weight_scale is {} as in mxfp4, but there is a {GLOBAL} as in nvfp4; stfs knows no format with both",
             scale.tensor.dtype
         )),
         _ => Err(reason!(
@@ -127,7 +127,7 @@ fn mx(
     scale: Part<'_>,
     groups: u64,
 ) -> std::result::Result<Layer, Reason> {
-    // A group of 32 takes 16 bytes at 4 bits, 24 at 6; the width decides.
+    // A group of 32 takes 16 bytes at 4 bits and 24 at 6, so the width decides.
     let bits = match width {
         w if groups.checked_mul(16) == Some(w) => 4,
         w if groups.checked_mul(24) == Some(w) => 6,
@@ -193,7 +193,7 @@ fn rows_join(anchor: &Anchor, scale: Part<'_>) -> Vec<Component> {
 /// Parts: words, scales, and for nvfp4 the global scale.
 struct SmallFloats {
     shape: Shape,
-    /// The global scale's dtype, where there is one.
+    /// The global scale's dtype, if there is one.
     global: Option<Dtype>,
 }
 

@@ -1,15 +1,16 @@
-//! Which modules the lists of a compressed-tensors config name.
+//! Finds the modules that the lists of a compressed-tensors config name.
 //!
-//! Matching is the library's (`compressed_tensors.utils.match`): a target is an exact module path,
-//! `re:` and an expression that must match from the start of the path (Python's `re.match`), or the
-//! name of a PyTorch class. Headers know no classes, so those are taken by what they usually hold.
+//! Matching follows the library (`compressed_tensors.utils.match`): a target is an exact module
+//! path, `re:` and an expression that must match from the start of the path (Python's `re.match`),
+//! or the name of a PyTorch class. Headers do not contain classes, so class names are interpreted
+//! by the weights that such classes usually have.
 
 use std::collections::{BTreeMap, HashMap};
 
 use super::expression::{Effort, Expression};
 
-/// Expressions that are used of each list. Published models have a few dozen; and every one is
-/// tried on every quantized module.
+/// The most expressions used from each list, because every one is tried on every quantized module.
+/// Published models have a few dozen.
 const MAX_EXPRESSIONS: usize = 1000;
 
 /// A list of targets, sorted by kind; each belongs to the group of that index.
@@ -17,14 +18,14 @@ const MAX_EXPRESSIONS: usize = 1000;
 pub(super) struct Targets {
     exact: HashMap<String, usize>,
     pub(super) classes: Classes,
-    /// By text: of several that match, the library takes the first in this order.
+    /// Sorted by text: if several match, the library takes the first in this order.
     expressions: BTreeMap<String, (usize, Expression)>,
-    /// Expressions beyond [`MAX_EXPRESSIONS`].
+    /// The number of expressions beyond [`MAX_EXPRESSIONS`].
     left_out: usize,
 }
 
 impl Targets {
-    /// Adds a target of `group`; of several groups that name the same one the last has it.
+    /// Adds a target of `group`. If several groups name the same target, the last one has it.
     pub(super) fn add(&mut self, target: &str, group: usize, effort: &Effort) {
         let Some(text) = target.strip_prefix("re:") else {
             self.exact.insert(target.to_string(), group);
@@ -43,7 +44,7 @@ impl Targets {
         }
     }
 
-    /// Says that expressions of the config's `list` are left out, if any are.
+    /// Notes that expressions of the config's `list` are left out, if any are.
     pub(super) fn note_left_out(&self, list: &str, effort: &Effort) {
         if self.left_out > 0 {
             effort.note(format!(
@@ -64,8 +65,8 @@ impl Targets {
     }
 }
 
-/// Targets that may be class names. All that headers show is whether a class fits an embedding
-/// or another matrix, so of each kind only one counts: the first in the order of their names.
+/// Targets that may be class names. Headers show only whether a matrix is an embedding, so only one
+/// class name of each kind counts: the first in alphabetical order.
 #[derive(Default)]
 pub(super) struct Classes {
     embedding: Option<(String, usize)>,
@@ -91,9 +92,9 @@ impl Classes {
         }
     }
 
-    /// The group of the class name that fits a matrix at `path` best. Embeddings are recognized by their
-    /// names; `any` says whether a class that is neither `…Linear` nor an embedding (of which
-    /// headers tell nothing) counts as well.
+    /// The group of the class name that fits a matrix at `path` best. Embeddings are recognized by
+    /// their names. With `any`, a class that is neither `…Linear` nor an embedding counts as well,
+    /// although headers cannot confirm it.
     pub(super) fn find(&self, path: &str, any: bool) -> Option<usize> {
         let last = path.rsplit('.').next().unwrap_or(path);
         let is_embedding = last.contains("emb") || matches!(last, "wte" | "wpe");

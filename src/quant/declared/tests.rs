@@ -162,7 +162,7 @@ fn a_list_that_is_too_large_to_match_is_told() {
     };
     let notes = modelopt(&many).notes();
     assert!(
-        notes[0].contains("the modules it excludes cannot be told"),
+        notes[0].contains("its list of excluded modules cannot be used"),
         "{notes:?}"
     );
     assert_eq!(modelopt(&many[..100]).notes(), Vec::<String>::new());

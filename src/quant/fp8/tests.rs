@@ -267,8 +267,8 @@ fn damage_has_a_reason_with_numbers() {
         ),
         (&[136, 256], Dtype::F32, &[2, 2, 2], &["3 dimensions"]),
         (&[136, 256], Dtype::F32, &[135], &["[135]"]),
-        (&[136, 256], Dtype::I32, &[2, 2], &["I32", "no float"]),
-        (&[136, 256], Dtype::I8, &[2, 2], &["I8", "no float"]),
+        (&[136, 256], Dtype::I32, &[2, 2], &["I32", "not a float"]),
+        (&[136, 256], Dtype::I8, &[2, 2], &["I8", "not a float"]),
         (&[2, 136, 256], Dtype::F32, &[3, 2, 2], &["experts"]),
     ];
     for (weight, dtype, scale, parts) in cases {

@@ -1,9 +1,8 @@
 //! Bytes → numbers, transposed.
 //!
-//! A row of the output takes one nibble from every row of an expert's blocks, and those lie one row
-//! apart: it touches every page of the expert. So an expert's bytes are fetched in order, transposed
-//! byte by byte, and kept for a while as tiles; each output row is then one run of nibbles under one
-//! run of scales.
+//! A row of the output takes one nibble from every row of an expert's blocks, so it touches every
+//! page of the expert. Therefore an expert's bytes are read in order, transposed byte by byte, and
+//! cached as tiles; each output row is then one run of nibbles with one run of scales.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -15,15 +14,15 @@ use crate::quant::Kernel;
 use crate::quant::read::{part, zeroed};
 use crate::view::{FloatSource, Floats, SharedView, TileCache};
 
-/// Block rows in a tile, at most: output columns. The published models have 2880 and 5760.
+/// The most block rows (output columns) in a tile. The published models have 2880 and 5760.
 const TILE_ROWS: u64 = 8192;
-/// Bytes of codes in a tile, at most. An expert of the published models is one tile (down_proj) or
-/// two: small enough that a dozen readers of a dozen layers do not drive out each other's.
+/// The most bytes of codes in a tile. An expert of the published models is one tile (down_proj) or
+/// two: small enough that a dozen readers of a dozen layers do not evict each other's tiles.
 const TILE_BYTES: u64 = 4 << 20;
-/// Block rows that are fetched at a time: transposed, they fill whole cache lines.
+/// Block rows that are read at a time. Transposed, they fill whole cache lines.
 const CHUNK_ROWS: usize = 64;
-/// Block rows of up to so many groups are read whole, even where a tile has only some of them: one
-/// long read is faster than many short ones. A chunk takes 1 MiB at most.
+/// Block rows of up to this many groups are read whole, even if a tile needs only some of the
+/// groups: one long read is faster than many short ones. A chunk takes at most 1 MiB.
 const WHOLE_ROWS: u64 = 1024;
 
 /// The geometry of one parameter.
@@ -32,7 +31,7 @@ pub(super) struct Experts {
     experts: u64,
     /// Block rows: output columns.
     n: u64,
-    /// Groups in a block row; 32 output rows each.
+    /// Groups in a block row, with 32 output rows each.
     groups: u64,
     /// Block rows of a tile (the last of an expert may have fewer).
     tile_rows: u64,
@@ -54,7 +53,7 @@ impl Experts {
         }
     }
 
-    /// Where output element `index` lies.
+    /// The position of output element `index`.
     fn locate(&self, index: u64) -> Position {
         let column = index % self.n;
         let row = index / self.n;
@@ -81,7 +80,7 @@ impl Experts {
         self.tile_groups.min(self.groups - tile.group) as usize
     }
 
-    /// A number for each tile.
+    /// A unique number for each tile.
     fn key(&self, tile: Tile) -> u64 {
         (tile.expert * self.groups + tile.group) * self.n + tile.row
     }
@@ -95,7 +94,7 @@ struct Tile {
     row: u64,
 }
 
-/// An output element: its tile, and where in it.
+/// The position of an output element: its tile, and the position in it.
 struct Position {
     tile: Tile,
     group: usize,

@@ -7,21 +7,23 @@ use crate::quant::e2m1;
 use crate::quant::read::zeroed;
 use crate::quant::simd::for_each_cpu;
 
-/// Bytes of a group's codes, and so lines of a group: each holds two output rows.
+/// Bytes of a group's codes, which is also the number of lines of a group: each line holds two
+/// output rows.
 const SIDE: usize = GROUP_BYTES as usize;
 
 /// A tile's codes and scales.
 pub(super) struct Codes {
     /// Block rows: the length of a line.
     rows: usize,
-    /// Sixteen lines a group: of line j the low nibbles are output row 2j, the high ones 2j + 1.
+    /// Sixteen lines per group: the low nibbles of line j are output row 2j, the high nibbles row
+    /// 2j + 1.
     nibbles: Vec<u8>,
-    /// A line a group: half of each scale, which is exact.
+    /// One line per group, with half of each scale. Halving is exact.
     half_scales: Vec<f32>,
 }
 
 impl Codes {
-    /// Room for so many block rows of so many groups.
+    /// An empty tile for this many block rows and groups.
     ///
     /// # Errors
     /// ENOMEM.
@@ -33,7 +35,7 @@ impl Codes {
         })
     }
 
-    /// What that takes in memory.
+    /// The size of such a tile in memory.
     pub(super) fn bytes(rows: usize, groups: usize) -> usize {
         rows * groups * (SIDE + size_of::<f32>())
     }
@@ -43,7 +45,7 @@ impl Codes {
         self.rows
     }
 
-    /// Puts in block rows from `start` on; in `blocks` and `scales` they begin `pitch` groups apart.
+    /// Stores block rows from `start` on. In `blocks` and `scales` they begin `pitch` groups apart.
     pub(super) fn put(&mut self, start: usize, blocks: &[u8], scales: &[u8], pitch: usize) {
         let width = self.nibbles.len() / self.rows;
         let nibbles = &mut self.nibbles[start..];
@@ -56,7 +58,7 @@ impl Codes {
         }
     }
 
-    /// A run of output row `line` (0 to 31) of a group, from block row `column` on.
+    /// Decodes a run of output row `line` (0 to 31) of a group, from block row `column` on.
     pub(super) fn run(&self, group: usize, line: usize, column: usize, out: &mut [f32]) {
         let nibbles = &self.nibbles[(group * SIDE + line / 2) * self.rows + column..];
         let scales = &self.half_scales[group * self.rows + column..];
@@ -65,7 +67,7 @@ impl Codes {
 }
 
 for_each_cpu! {
-    /// E2M1 · scale: of the nibbles that begin at bit `shift` (0 or 4).
+    /// E2M1 · scale, for the nibbles at bit `shift` (0 or 4).
     fn values(nibbles: &[u8], shift: u32, half_scales: &[f32], out: &mut [f32]) {
         let codes = nibbles.iter().zip(half_scales);
         for (out, (&byte, half_scale)) in out.iter_mut().zip(codes) {
@@ -91,8 +93,8 @@ fn transpose(src: &[u8], pitch: usize, width: usize, dst: &mut [u8], stride: usi
     }
 }
 
-/// Four shuffles of the sixteen rows, as cards are shuffled: each interleaves the upper half with
-/// the lower. The compiler makes it two instructions for two rows.
+/// Transposes by four perfect shuffles of the sixteen rows: each interleaves the upper half with
+/// the lower. The compiler turns that into two instructions for two rows.
 #[inline(always)]
 fn transposed(mut square: [[u8; SIDE]; SIDE]) -> [[u8; SIDE]; SIDE] {
     for _ in 0..4 {

@@ -1,4 +1,4 @@
-//! What a model says of MLX quantization: `quantization` in `config.json`, as mlx-lm's
+//! A model's declaration of MLX quantization: `quantization` in `config.json`, as mlx-lm's
 //! `mlx_lm/utils.py` writes and reads it.
 
 use std::collections::HashMap;
@@ -9,16 +9,16 @@ use serde_json::{Map, Value};
 use crate::catalog::Configuration;
 use crate::reason::{Reason, reason};
 
-/// MLX's quantization modes: what a group's scale is, and how codes become numbers.
+/// MLX's quantization modes, which determine a group's scale and how codes become numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Mode {
-    /// Integers under a float scale and a float bias for each group.
+    /// Integers with a float scale and a float bias for each group.
     Affine,
-    /// OCP MXFP4: E2M1 under an E8M0 scale.
+    /// OCP MXFP4: E2M1 with an E8M0 scale.
     Mxfp4,
-    /// OCP MXFP8: E4M3 under an E8M0 scale.
+    /// OCP MXFP8: E4M3 with an E8M0 scale.
     Mxfp8,
-    /// NVIDIA's FP4: E2M1 under an E4M3 scale.
+    /// NVIDIA's FP4: E2M1 with an E4M3 scale.
     Nvfp4,
 }
 
@@ -36,8 +36,8 @@ impl Mode {
         }
     }
 
-    /// The group size and bits that stand where a config leaves them out; of the modes without
-    /// biases the only ones there are.
+    /// The group size and bits that apply if a config leaves them out. Modes without biases have no
+    /// others.
     pub(super) fn defaults(self) -> Settings {
         let (group_size, bits) = match self {
             Mode::Affine => (64, 4),
@@ -53,7 +53,7 @@ impl Mode {
     }
 }
 
-/// How a module is quantized, as far as a config says.
+/// How a module is quantized.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Settings {
     pub(super) mode: Mode,
@@ -75,7 +75,7 @@ impl fmt::Display for Settings {
 }
 
 impl Settings {
-    /// Reads an object of `group_size`, `bits`, `mode`. What is absent (or null) has its mode's
+    /// Reads an object of `group_size`, `bits`, `mode`. An absent (or null) key has its mode's
     /// default, and an absent mode is affine: overrides inherit nothing.
     fn parse(object: &Map<String, Value>) -> Result<Settings, Reason> {
         let given = |key: &str| object.get(key).filter(|v| !v.is_null());
@@ -86,7 +86,7 @@ impl Settings {
                 .find(|m| said.as_str() == Some(m.name()))
                 .ok_or_else(|| {
                     let known = Mode::ALL.map(Mode::name).join(", ");
-                    format!("config.json gives mode {said}; known are {known}")
+                    format!("config.json gives mode {said}; known modes are {known}")
                 })?,
         };
         let number = |key: &str, default: u64| match given(key) {
@@ -94,7 +94,7 @@ impl Settings {
             Some(v) => v
                 .as_u64()
                 .filter(|&n| (1..=1 << 16).contains(&n))
-                .ok_or_else(|| reason!("config.json gives {key} {v}; a small whole number is due")),
+                .ok_or_else(|| reason!("config.json gives {key} {v}, needs a small whole number")),
         };
         let default = mode.defaults();
         Ok(Settings {
@@ -105,12 +105,12 @@ impl Settings {
     }
 }
 
-/// What the config says of one module.
+/// What the config states about one module.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Said {
-    /// `false`: it is not quantized.
+    /// The entry is `false`: it is not quantized.
     NotQuantized,
-    /// Nothing of its own, or `true`: the model's settings, or why they cannot be read.
+    /// No entry of its own, or `true`: the model's settings, or why they cannot be read.
     Model(Result<Settings, Reason>),
     /// Settings of its own, or why they cannot be read.
     Own(Result<Settings, Reason>),
@@ -121,14 +121,14 @@ pub(super) struct Declaration<'a> {
     /// The object with the model's settings and, keyed by module path, the overrides.
     object: &'a Map<String, Value>,
     model: Result<Settings, Reason>,
-    /// The overrides by module path without its `language_model` components, of two the first:
-    /// vision-language checkpoints spell tensors and keys differently.
+    /// The overrides by module path without its `language_model` components (the first, if two are
+    /// then equal): vision-language checkpoints spell tensors and keys differently.
     text_paths: HashMap<String, &'a Value>,
 }
 
 impl<'a> Declaration<'a> {
-    /// The declaration in `config.json`: `quantization`, or its copy `quantization_config` where no
-    /// other method owns that; at the root, then in `text_config`.
+    /// The declaration in `config.json`: `quantization`, or its copy `quantization_config` if that
+    /// is not another method's; at the root, then in `text_config`.
     pub(super) fn find(configs: &'a Configuration) -> Option<Self> {
         let root = configs.config.as_ref()?;
         let object = [Some(root), root.get("text_config")]
@@ -153,11 +153,11 @@ impl<'a> Declaration<'a> {
         })
     }
 
-    /// What it says of the module of that path (a weight's name without `.weight`).
+    /// What it states about the module of that path (a weight's name without `.weight`).
     pub(super) fn of(&self, module: &str) -> Said {
         let exact = self.object.get(module).filter(|v| is_override(v));
         let said = exact.or_else(|| {
-            // Most configs have no override at all.
+            // Most configs have no overrides.
             if self.text_paths.is_empty() {
                 return None;
             }
@@ -173,7 +173,8 @@ impl<'a> Declaration<'a> {
     }
 }
 
-/// mlx-lm's copy of `quantization` under the name that transformers uses for every method.
+/// Whether this is mlx-lm's copy of `quantization` under the name that transformers uses for every
+/// method.
 fn is_mlx_copy(object: &Map<String, Value>) -> bool {
     let own = match object.get("quant_method") {
         None | Some(Value::Null) => true,
@@ -259,7 +260,7 @@ mod tests {
             ("model.layers.0.mlp", 8),
             ("language_model.model.layers.1.mlp", 6),
             ("language_model.model.layers.2.mlp", 5),
-            // The exact name comes first, whatever else would match.
+            // The exact name takes precedence over any other match.
             ("language_model.model.layers.3.mlp", 3),
             ("model.layers.3.mlp", 2),
             ("model.layers.4.mlp", 4),

@@ -1,7 +1,8 @@
-//! Bytes → numbers: groups of codes under a scale (and a bias), one after another.
+//! Bytes → numbers: groups of codes with a scale (and a bias), one after another.
 //!
-//! A row is whole groups and nothing is padded, so the whole tensor, whatever its rank, is one run
-//! of groups: group t has `group_size` values in `group_size · bits / 8` bytes, scale t and bias t.
+//! A row consists of whole groups without padding, so the whole tensor, whatever its rank, is one
+//! sequence of groups: group t has `group_size` values in `group_size · bits / 8` bytes, scale t
+//! and bias t.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -16,7 +17,7 @@ use crate::quant::{Kernel, bits, e2m1};
 use crate::view::{FloatSource, Floats, Scratch, SharedView};
 
 /// Values that are decoded at a time: 32 KiB of 4-bit codes, which stay in the L2 cache between the
-/// `pread` that fetches them and the loop that widens them. A multiple of every group size.
+/// `pread` and the loop that widens them. A multiple of every group size.
 const BLOCK: usize = 64 * 1024;
 
 /// The largest group size of any mode.
@@ -26,15 +27,15 @@ const MAX_GROUP: usize = 128;
 #[derive(Debug, Clone, Copy)]
 pub(super) struct GroupKernel {
     pub(super) mode: Mode,
-    /// 1, 2, 3, 4, 5, 6 or 8; what the mode has.
+    /// 1, 2, 3, 4, 5, 6 or 8, as the mode allows.
     pub(super) bits: u32,
     /// Values in a group: 16, 32, 64 or 128.
     pub(super) group_size: usize,
-    /// What a scale's bytes are: a float type, F8_E8M0 or F8_E4M3.
+    /// The dtype of the scales: a float type, F8_E8M0 or F8_E4M3.
     pub(super) scales: Dtype,
-    /// What a bias's bytes are; none but affine has biases.
+    /// The dtype of the biases, which only affine mode has.
     pub(super) biases: Option<Dtype>,
-    /// Values in all.
+    /// The number of values.
     pub(super) numel: u64,
 }
 
@@ -129,7 +130,7 @@ impl Fetched {
     }
 }
 
-/// These elements of `view`, as binary32.
+/// Reads these elements of `view` as binary32.
 fn widen(view: &SharedView, dtype: Dtype, elements: &Range<u64>) -> Result<Scratch<f32>> {
     let count = (elements.end - elements.start) as usize;
     let width = dtype.bits() as usize / 8;
@@ -140,8 +141,8 @@ fn widen(view: &SharedView, dtype: Dtype, elements: &Range<u64>) -> Result<Scrat
     Ok(values)
 }
 
-/// Where a bias is NaN makes it and its scale the same one: the sum of two NaN takes either's bits,
-/// and which one changes with the instructions that the loop is compiled to.
+/// If a bias is NaN, makes it and its scale the same NaN. The sum of two NaNs has the bits of
+/// either, and which one depends on the instructions that the loop is compiled to.
 fn one_nan(scales: &mut [f32], biases: &mut [f32]) {
     for (scale, bias) in scales.iter_mut().zip(biases) {
         if bias.is_nan() {
@@ -157,18 +158,18 @@ impl GroupKernel {
     }
 }
 
-/// Some groups, fetched.
+/// Some groups that have been read.
 #[derive(Clone, Copy)]
 struct Block<'s> {
     kernel: GroupKernel,
     codes: &'s [u8],
     scales: &'s [f32],
-    /// Empty where the mode has none.
+    /// Empty if the mode has none.
     biases: &'s [f32],
 }
 
 impl<'s> Block<'s> {
-    /// The block's values from value `skip` of its first group on.
+    /// Decodes the block's values from value `skip` of its first group on.
     fn decode(&self, skip: usize, out: &mut [f32]) {
         let size = self.kernel.group_size;
         let head = if skip == 0 {
@@ -189,7 +190,7 @@ impl<'s> Block<'s> {
         }
     }
 
-    /// Values inside one group.
+    /// Decodes values inside one group.
     fn within(&self, group: usize, skip: usize, out: &mut [f32]) {
         let mut values = [0.0; MAX_GROUP];
         let values = &mut values[..self.kernel.group_size];
@@ -207,7 +208,8 @@ impl<'s> Block<'s> {
         }
     }
 
-    /// The groups: each one's output and codes, in units of eight values, and its number.
+    /// Iterates over the groups: each one's output and codes, in units of eight values, and its
+    /// number.
     #[inline(always)]
     fn each<'o, const B: usize>(
         &'o self,
@@ -222,7 +224,7 @@ impl<'s> Block<'s> {
         groups.map(|((out, codes), group)| (out.as_chunks_mut().0, codes.as_chunks().0, group))
     }
 
-    /// All values of the block.
+    /// Decodes all values of the block.
     fn values(&self, out: &mut [f32]) {
         match self.kernel.mode {
             Mode::Affine => affine(self, out),

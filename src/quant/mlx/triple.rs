@@ -1,4 +1,5 @@
-//! The tensors of one layer: what their dtypes and shapes say, and the layer they make.
+//! The tensors of one layer: what follows from their dtypes and shapes, and the layer that they
+//! form.
 
 use std::sync::Arc;
 
@@ -9,7 +10,7 @@ use crate::quant::module::{Module, Part};
 use crate::quant::{Component, Join, Layer};
 use crate::reason::{Reason, reason};
 
-/// Words and what stands beside them, whatever that is.
+/// Words and the tensors beside them, not yet checked.
 pub(super) struct Triple<'a> {
     pub(super) module: Module<'a>,
     /// `X.weight`: U32.
@@ -20,11 +21,11 @@ pub(super) struct Triple<'a> {
     pub(super) biases: Option<Part<'a>>,
 }
 
-/// What the shapes of a layer's tensors say.
+/// What follows from the shapes of a layer's tensors.
 pub(super) struct Shapes {
     /// Whether scales and biases are floats; else the scales are U8 and there are no biases.
     pub(super) float: bool,
-    /// Bits of a row: 32 a word.
+    /// Bits of a row, 32 per word.
     row_bits: u64,
     /// Groups in a row.
     groups: u64,
@@ -33,15 +34,15 @@ pub(super) struct Shapes {
 }
 
 impl Triple<'_> {
-    /// The reason where a config exempts a module that is quantized all the same.
+    /// The reason for a module that the config exempts although it is quantized.
     pub(super) fn exempt(&self) -> Reason {
         reason!(
-            "config.json says that {} is not quantized (false), but it is U32 with scales beside it",
+            "config.json marks {} as not quantized (false), but it is U32 and has scales",
             self.module.path()
         )
     }
 
-    /// The indexes of the tensors there are, the words first.
+    /// The indexes of the existing tensors, the words first.
     pub(super) fn parts(&self) -> Vec<u32> {
         [Some(self.words), self.scales, self.biases]
             .iter()
@@ -50,21 +51,21 @@ impl Triple<'_> {
             .collect()
     }
 
-    /// Checks dtypes and shapes against each other, before any setting is known.
+    /// Checks that dtypes and shapes match each other, before any setting is known.
     ///
     /// # Errors
-    /// What is missing or does not fit, as a reason for a person.
+    /// What is missing or does not fit.
     pub(super) fn shapes(&self) -> Result<Shapes, Reason> {
         let (float, scales) = self.dtypes()?;
         let (words, shape) = (self.words.shape, scales.shape);
         let ([lead @ .., w], [scales_lead @ .., groups]) = (words, shape) else {
             return Err(reason!(
-                "weight {words:?} and scales {shape:?}: at least two dimensions are due"
+                "weight {words:?} and scales {shape:?} need at least two dimensions"
             ));
         };
         if lead.is_empty() || lead != scales_lead {
             return Err(reason!(
-                "weight {words:?} and scales {shape:?}: all dimensions but the last must be there and agree"
+                "weight {words:?} and scales {shape:?}: all dimensions but the last must exist and be equal"
             ));
         }
         if let Some(biases) = self.biases
@@ -89,7 +90,7 @@ impl Triple<'_> {
         })
     }
 
-    /// Whether the scales are floats (then with float biases), and the scales.
+    /// Whether the scales are floats (and then the biases, too), and the scales.
     fn dtypes(&self) -> Result<(bool, Part<'_>), Reason> {
         let missing = |what: &str| reason!("{} is missing", self.module.name(what));
         let scales = self.scales.ok_or_else(|| missing("scales"))?;
@@ -97,27 +98,27 @@ impl Triple<'_> {
         match (is_float(scales), self.biases) {
             (true, None) => Err(missing("biases")),
             (true, Some(biases)) if !is_float(biases) => Err(reason!(
-                "{} are {}; F16, BF16 or F32 is due",
+                "{} are {}, need F16, BF16 or F32",
                 self.module.name("biases"),
                 biases.dtype
             )),
             (true, Some(_)) => Ok((true, scales)),
             (false, _) if !dtype.is(Dtype::U8) => Err(reason!(
-                "{} are {dtype}; F16, BF16, F32 or U8 is due",
+                "{} are {dtype}, need F16, BF16, F32 or U8",
                 self.module.name("scales")
             )),
             (false, Some(_)) => Err(reason!(
-                "{} stand beside U8 scales, which go without",
+                "{} exist, but U8 scales have no biases",
                 self.module.name("biases")
             )),
             (false, None) => Ok((false, scales)),
         }
     }
 
-    /// The layer of these settings.
+    /// The layer with these settings.
     ///
     /// # Errors
-    /// Settings and shapes do not agree, as a reason for a person.
+    /// Settings and shapes do not agree.
     pub(super) fn layer(&self, shapes: &Shapes, settings: Settings) -> Result<Layer, Reason> {
         let Settings {
             mode,
@@ -132,11 +133,11 @@ impl Triple<'_> {
         } = *shapes;
         if group_size.checked_mul(u64::from(bits)) != Some(group_bits) {
             return Err(reason!(
-                "{group_bits} bits in a group ({row_bits} bits a row in {groups} groups), but {bits} bits in groups of {group_size} would be {}",
+                "{group_bits} bits in a group ({row_bits} bits per row in {groups} groups), but {bits} bits in groups of {group_size} would be {}",
                 u64::from(bits).saturating_mul(group_size)
             ));
         }
-        // r = b·g divides the row's bits, so K is whole groups.
+        // b·g divides the row's bits, so K consists of whole groups.
         let k = row_bits / u64::from(bits);
         let mut shape = Box::<[u64]>::from(self.words.shape);
         if let Some(last) = shape.last_mut() {
@@ -199,7 +200,7 @@ fn is_float(tensor: Part<'_>) -> bool {
     floats.into_iter().any(|dtype| tensor.dtype.is(dtype))
 }
 
-/// What the bytes of a layer's scales are: U8 is how MLX stores two kinds of 8-bit float.
+/// The dtype of a layer's scales. MLX stores two kinds of 8-bit floats as U8.
 fn scale_dtype(mode: Mode, scales: Option<Part<'_>>) -> Dtype {
     match mode {
         Mode::Affine => scales.and_then(|s| s.dtype.known()).unwrap_or(Dtype::F32),

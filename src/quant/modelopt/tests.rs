@@ -130,7 +130,7 @@ fn damage_has_a_reason() {
         (
             vec![weight(&[4, 8]), full("weight_scale", Dtype::U8, &[4, 1], 1)],
             Value::Null,
-            "groups",
+            "not one for every 32 values",
         ),
         (
             vec![weight(&[4, 8]), bf16(&[4, 1])],
@@ -152,8 +152,7 @@ fn damage_has_a_reason() {
     ];
     for (tensors, config, part) in cases {
         let reason = TestModel::safetensors(&tensors, config).reason("m.weight");
-        let part = part.replace("groups", "every 32 values");
-        assert!(reason.contains(&part), "{reason}");
+        assert!(reason.contains(part), "{reason}");
     }
 }
 

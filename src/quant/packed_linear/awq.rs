@@ -1,5 +1,5 @@
 //! AWQ's packing in the GEMM layout: `qweight` `[K, N/8]` and `qzeros` `[G, N/8]`, eight 4-bit
-//! values of neighboring outputs a word, in the order its kernel wants them.
+//! values of neighboring outputs per word, in the order that its kernel expects.
 //!
 //! Source: `casper-hansen/AutoAWQ awq/modules/linear/gemm.py`.
 
@@ -9,7 +9,8 @@ use crate::reason::{Reason, reason};
 /// Column 8c + m of the matrix is nibble `NIBBLE[m]` of word c.
 const NIBBLE: [u32; 8] = [0, 4, 1, 5, 2, 6, 3, 7];
 
-/// Input features, from the shape of `qweight` and the number of groups; or why they are not AWQ's.
+/// The number of inputs, from the shape of `qweight` and the number of groups; or why they are not
+/// AWQ's.
 pub(super) fn fit(words: [u64; 2], groups: u64) -> Result<u64, Reason> {
     match words[0] {
         0 => Err(reason!("qweight {words:?} holds no inputs")),
@@ -20,7 +21,7 @@ pub(super) fn fit(words: [u64; 2], groups: u64) -> Result<u64, Reason> {
     }
 }
 
-/// The zero points in a row's words.
+/// Unpacks the zero points in a row's words.
 #[inline(always)]
 pub(super) fn zeros(words: &[u32], out: &mut [u8]) {
     for (word, out) in words.iter().zip(out.as_chunks_mut::<8>().0) {
@@ -36,7 +37,7 @@ pub(super) struct Nibbles<'a> {
 }
 
 impl<'a> Nibbles<'a> {
-    /// Of output `8c + m`, whose words (of column c, one an input) are `words`.
+    /// For output `8c + m`; `words` are those of column c, one per input.
     #[inline(always)]
     pub(super) fn new(words: &'a [u32], m: usize) -> Self {
         Nibbles {

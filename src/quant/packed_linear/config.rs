@@ -1,6 +1,6 @@
-//! What config files say of a GPTQ or AWQ model, of which two things count: the convention of the
-//! stored zero points (or that the tensors are something else altogether), and the group size of
-//! layers without `g_idx`. Everything else follows from the tensors, per layer.
+//! Reads the config files of a GPTQ or AWQ model. Only two things in them count: the convention of
+//! the stored zero points (or that the tensors are something else altogether), and the group size
+//! of layers without `g_idx`. Everything else follows from each layer's tensors.
 //!
 //! Sources: `ModelCloud/GPTQModel gptqmodel/quantization/config.py`, `casper-hansen/AutoAWQ
 //! awq/models/_config.py`, `intel/auto-round auto_round/export/export_to_autoround` and
@@ -11,30 +11,30 @@ use serde_json::Value;
 use crate::catalog::Configuration;
 use crate::reason::{Reason, reason};
 
-/// What the config files say.
+/// What the config files declare.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub(super) struct Config {
     /// `quant_method`, in lower case.
     pub method: Option<String>,
     /// How GPTQ zero points are stored, or why nothing here may be decoded.
     pub stored: Stored,
-    /// The AWQ layout, where it is another than GEMM.
+    /// The AWQ layout, if it is not GEMM.
     pub awq_layout: Option<&'static str>,
-    /// Every configured group size, in the order in which the files count; -1 is one group.
+    /// Every configured group size, in order of precedence; -1 means one group.
     pub group_sizes: Vec<i64>,
 }
 
-/// What the config says of GPTQ-shaped tensors.
+/// What the config declares about GPTQ-shaped tensors.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub(super) enum Stored {
-    /// Zero points less one (format `gptq`, and every file that does not say).
+    /// Zero points minus one (format `gptq`, and every file that states nothing else).
     #[default]
     LessOne,
     /// Zero points as they are (`gptq_v2`).
     AsIs,
-    /// As they are, for 2, 4 and 8 bits; bit planes otherwise (`gptq_p`).
+    /// As they are for 2, 4 and 8 bits; bit planes otherwise (`gptq_p`).
     Planar,
-    /// Something else, whatever the tensors look like: the reason.
+    /// Something else, whatever the tensors look like.
     Refused {
         /// The method's name in `meta.json`.
         method: &'static str,
@@ -43,17 +43,17 @@ pub(super) enum Stored {
     },
 }
 
-/// Formats that permute the words for a GPU kernel, under whichever key they are named.
+/// Formats that permute the words for a GPU kernel, whichever key names them.
 const PERMUTED: [&str; 3] = ["marlin", "bitblas", "qqq"];
 
 impl Config {
-    /// Of a model's config files. Of each key the first place that has it counts.
+    /// Reads a model's config files. For each key, the first place that has it counts.
     pub fn new(configs: &Configuration) -> Config {
         let places = places(configs);
         let text = |keys: &[&str]| first(&places, keys, |v| v.as_str().map(str::to_lowercase));
         let method = text(&["quant_method", "method"]);
         let backend = text(&["packing_format"]).or_else(|| text(&["backend"]));
-        // `version` is AWQ's key; others write release numbers there, which say nothing.
+        // `version` is AWQ's key; others write release numbers there, which are ignored.
         let format = first(&places, &["checkpoint_format", "format", "version"], |v| {
             v.as_str()
                 .map(str::to_lowercase)
@@ -80,7 +80,7 @@ impl Config {
         }
     }
 
-    /// Whether the `quant_method` is one that packs as GPTQ does.
+    /// Whether the `quant_method` is one that packs like GPTQ.
     pub fn says_gptq(&self) -> bool {
         self.method.as_deref().is_some_and(|m| m != "awq")
     }
@@ -97,9 +97,9 @@ impl Config {
     }
 }
 
-/// The objects in which to look, in order.
+/// The objects to search, in order.
 fn places(configs: &Configuration) -> Vec<&Value> {
-    // A manifest's tensors have no other config.
+    // A manifest's tensors are described by the manifest alone.
     if configs.manifest.is_some() {
         return Vec::new();
     }
@@ -117,7 +117,7 @@ fn places(configs: &Configuration) -> Vec<&Value> {
     .collect()
 }
 
-/// The value of the first place that has one under any of the keys.
+/// The value in the first place that has one under any of the keys.
 fn first<T>(places: &[&Value], keys: &[&str], read: impl Fn(&Value) -> Option<T>) -> Option<T> {
     places
         .iter()
@@ -130,7 +130,7 @@ fn is_release(version: &str) -> bool {
     digits.starts_with(|c: char| c.is_ascii_digit())
 }
 
-/// Why nothing may be decoded, whatever the shapes.
+/// Why nothing must be decoded, whatever the shapes.
 fn refusal(method: Option<&str>, format: Option<&str>, is_marlin: bool) -> Option<Stored> {
     let permuted = |name: &str| PERMUTED.into_iter().find(|p| *p == name);
     if is_marlin {
@@ -159,7 +159,7 @@ fn refusal(method: Option<&str>, format: Option<&str>, is_marlin: bool) -> Optio
 
 fn refused(method: &'static str, what: String) -> Stored {
     let reason = reason!(
-        "the config's {what}, which does not store what GPTQ and AWQ do; not decoded, the stored tensors are served as they are"
+        "the config's {what}, which packs weights differently from GPTQ and AWQ; not decoded, the stored tensors are served as they are"
     );
     Stored::Refused { method, reason }
 }
@@ -172,7 +172,7 @@ fn convention(method: Option<&str>, format: Option<&str>, backend: Option<&str>)
         _ => {}
     }
     // AutoRound's own packing (`auto_round:exllamav2`, `auto_round:tritonv2`; 2024, asymmetric
-    // models) keeps zero points as they are; only its `…:gptq` and `…:auto_gptq` take one off.
+    // models) keeps zero points as they are; only its `…:gptq` and `…:auto_gptq` subtract one.
     let auto_round = method.is_some_and(|m| m.contains("auto-round"));
     let own = backend
         .is_some_and(|b| b.starts_with("auto_round") && !b.contains("gptq") && !b.contains("awq"));

@@ -8,10 +8,12 @@ use super::line::Line;
 use super::{awq, gptq};
 use crate::quant::simd::for_each_cpu;
 
-/// Codes that are unpacked at a time: few enough to stay in the L1 cache, with their groups.
+/// Codes that are unpacked at a time: few enough to stay in the L1 cache together with their
+/// groups.
 const CHUNK: usize = 512;
 
-/// Room for a chunk, reused: clearing it for each run of values would take as long as decoding them.
+/// Buffers for a chunk. They are reused, because clearing them for each run of values would take as
+/// long as decoding it.
 pub(super) struct Scratch {
     room: [u8; CHUNK],
     groups: [Group; CHUNK],
@@ -41,7 +43,7 @@ pub(super) struct Piece<'a> {
 }
 
 for_each_cpu! {
-    /// The values of a piece. Every group that it needs must be in range.
+    /// Decodes a piece. Every group that it needs must be in range.
     pub(super) fn decode(piece: &Piece<'_>, scratch: &mut Scratch, out: &mut [f32]) {
         match piece.packing {
             Packing::Awq => values(awq::Nibbles::new(piece.words, piece.output), piece, scratch, out),
@@ -66,7 +68,7 @@ fn values<L: Line>(line: L, piece: &Piece<'_>, scratch: &mut Scratch, out: &mut 
         match piece.grouping {
             Grouping::Even(size) => even(line, holders, at, *size, piece.groups, now),
             Grouping::Stored { of, .. } => {
-                // Looked up first and computed with after: the second loop is vectorized.
+                // Two loops, because the compiler vectorizes the second one by itself.
                 for (group, &g) in groups.iter_mut().zip(&of[at..at + count]) {
                     *group = piece.groups[g as usize];
                 }
@@ -80,7 +82,7 @@ fn values<L: Line>(line: L, piece: &Piece<'_>, scratch: &mut Scratch, out: &mut 
     }
 }
 
-/// The values of codes in groups of `size`, of the inputs from `at` on.
+/// Decodes the inputs from `at` on, in groups of `size`.
 #[inline(always)]
 fn even<L: Line>(
     line: L,
@@ -103,7 +105,7 @@ fn even<L: Line>(
     }
 }
 
-/// (q - z) · scale: an exact integer, then one rounding.
+/// (q - z) · scale: the difference is exact, so there is one rounding.
 #[inline(always)]
 fn value(code: i32, group: Group) -> f32 {
     (code - group.zero()) as f32 * group.scale()

@@ -11,7 +11,7 @@ use crate::dtype::Dtype;
 pub(super) enum Packing {
     Gptq {
         bits: u32,
-        /// Zero points are stored less one.
+        /// Whether zero points are stored minus one.
         less_one: bool,
     },
     Awq,
@@ -32,7 +32,7 @@ impl Packing {
         }
     }
 
-    /// Inputs that a row of `qweight` holds, rounded up.
+    /// Inputs per row of `qweight`, rounded up.
     pub fn inputs_a_row(self) -> usize {
         match self {
             Packing::Gptq { bits, .. } => 32usize.div_ceil(bits as usize),
@@ -73,7 +73,7 @@ impl Packing {
         outputs.start * bits / 32..(outputs.end * bits).div_ceil(32)
     }
 
-    /// The zero points in a row's words, which are changed on the way.
+    /// Unpacks the zero points in a row's words, which it modifies.
     pub fn zeros(self, words: &mut [u32], out: &mut [u8]) {
         match self {
             Packing::Gptq { bits, less_one } => gptq::zeros(bits, less_one, words, out),

@@ -9,20 +9,20 @@ use super::line::Line;
 use crate::quant::bits;
 use crate::reason::{Reason, reason};
 
-/// Bits a value and input features, from the shapes of `qweight` and `qzeros` and the number of
-/// outputs; or why they are not GPTQ's.
+/// Bits per value and the number of inputs, from the shapes of `qweight` and `qzeros` and the
+/// number of outputs; or why they are not GPTQ's.
 pub(super) fn fit(words: [u64; 2], zeros: [u64; 2], outputs: u64) -> Result<(u32, u64), Reason> {
     let width = zeros[1].checked_mul(32).filter(|w| w % outputs == 0);
     let bits = match width.map(|w| w / outputs) {
         Some(bits @ (2 | 3 | 4 | 8)) => bits,
         _ => {
             return Err(reason!(
-                "qzeros {zeros:?} with {outputs} outputs are 32·{}/{outputs} bits a value; GPTQ has 2, 3, 4 or 8",
+                "qzeros {zeros:?} with {outputs} outputs are 32·{}/{outputs} bits per value; GPTQ has 2, 3, 4 or 8",
                 zeros[1]
             ));
         }
     };
-    // 32 values of 3 bits take 3 words; a rest would be part of a value.
+    // 32 values of 3 bits take 3 words; any other number of words would end inside a value.
     let thirds = words[0].is_multiple_of(3) && zeros[1].is_multiple_of(3);
     if bits == 3 && !thirds {
         return Err(reason!(
@@ -35,11 +35,12 @@ pub(super) fn fit(words: [u64; 2], zeros: [u64; 2], outputs: u64) -> Result<(u32
     }
 }
 
-/// The zero points in a row's words, which are changed on the way. `less_one`: they are stored as
-/// z - 1 (format `gptq`, called v1).
+/// Unpacks the zero points in a row's words, which it modifies. `less_one`: they are stored as z -
+/// 1 (format `gptq`, called v1).
 ///
 /// GPTQModel adds the one to whole words for 2, 4 and 8 bits (a field of all ones carries into the
-/// next) and to each field, modulo 8, for 3 bits. Only the same gives its `sym: false` files back.
+/// next) and to each field, modulo 8, for 3 bits. Its `sym: false` files decode correctly only if
+/// this does the same.
 #[inline(always)]
 pub(super) fn zeros(bits: u32, less_one: bool, words: &mut [u32], out: &mut [u8]) {
     let one_each = match bits {

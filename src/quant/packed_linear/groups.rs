@@ -1,4 +1,4 @@
-//! Which group an input belongs to, and the groups' scales and zero points.
+//! The group of each input, and the groups' scales and zero points.
 
 use std::ops::Range;
 
@@ -10,7 +10,8 @@ use crate::error::{Error, Result};
 use crate::quant::read::zeroed;
 use crate::view::{SharedView, read_all};
 
-/// Scale and zero point of one group of one output, in one word: they are looked up together.
+/// Scale and zero point of one group of one output, in one word because they are looked up
+/// together.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub(super) struct Group(u64);
 
@@ -76,21 +77,21 @@ pub(super) fn table(
     Ok(table)
 }
 
-/// Which group each input belongs to.
+/// The group of each input.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Grouping {
-    /// Input k to group k / size.
+    /// Input k belongs to group k / size.
     Even(usize),
-    /// As `g_idx` says (act-order). [`BAD`] where it says what cannot be.
+    /// From `g_idx` (act-order).
     Stored {
-        /// The group of each input.
+        /// The group of each input; [`BAD`] if its index is out of range.
         of: Vec<u32>,
         /// Whether any is [`BAD`].
         bad: bool,
     },
 }
 
-/// Stands for a group index that is out of range.
+/// Replaces a group index that is out of range.
 pub(super) const BAD: u32 = u32::MAX;
 
 impl Grouping {
@@ -116,10 +117,10 @@ impl Grouping {
         })
     }
 
-    /// Whether every one of the inputs `k` has a group.
+    /// Checks that each of the inputs `k` has a group.
     ///
     /// # Errors
-    /// [`Error::Data`], naming the first that has none.
+    /// [`Error::Data`], naming the first input that has none.
     pub fn check(&self, geometry: &Geometry, k: Range<usize>) -> Result<()> {
         let Grouping::Stored { of, bad: true } = self else {
             return Ok(());
@@ -165,13 +166,13 @@ pub(super) fn problems(
     )))
 }
 
-/// Whether `g_idx` may come in this dtype.
+/// Whether `g_idx` may have this dtype.
 pub(super) fn is_integer(dtype: Dtype) -> bool {
     use Dtype::{I8, I16, I32, I64, U8, U16, U32, U64};
     matches!(dtype, I8 | U8 | I16 | U16 | I32 | U32 | I64 | U64)
 }
 
-/// Stored integers. A U64 beyond i64 becomes negative: out of range either way.
+/// Decodes stored integers. A U64 beyond i64 becomes negative, which is out of range as well.
 fn integers(dtype: Dtype, bytes: &[u8]) -> impl Iterator<Item = i64> {
     let width = dtype.bits() as usize / 8;
     let signed = matches!(dtype, Dtype::I8 | Dtype::I16 | Dtype::I32 | Dtype::I64);

@@ -1,9 +1,10 @@
 //! The float matrix `[N, K]` of a layer that is stored transposed, read lazily.
 //!
-//! A stored row runs across all outputs, so one output's codes lie in as many rows as there are
-//! words of inputs. They are read by *panels*, blocks of some hundred outputs × some thousand inputs,
-//! and kept packed but turned: then each output's codes follow one another, and any run of values is
-//! decoded straight to where it is wanted. A panel takes an eighth of what its values would (4 bits).
+//! A stored row runs across all outputs, so one output's codes are spread over as many rows as
+//! there are words of inputs. They are read in *panels*, blocks of some hundred outputs × some
+//! thousand inputs, and cached packed but transposed: then each output's codes are contiguous, and
+//! any run of values is decoded straight into the output. At 4 bits a panel takes an eighth of its
+//! values' size.
 
 use std::ops::{Range, RangeInclusive};
 use std::sync::Arc;
@@ -54,19 +55,19 @@ struct Panel {
 }
 
 impl Panel {
-    /// Strips that a panel is read by, at most: what a small read at a random place costs.
+    /// The most strips of a panel. They are the cost of a small read at a random offset.
     const STRIPS: usize = 512;
-    /// What a band of panels (all inputs) should take in memory, in bytes, if that leaves its strips
-    /// wide enough.
+    /// The target size in memory of a band of panels (all inputs), in bytes, if that leaves its
+    /// strips wide enough.
     const BAND: usize = 4 << 20;
-    /// The width of a strip in bytes, at least and at most. A `pread` costs as much as copying some
-    /// 500 bytes, so strips much narrower than that are mostly overhead.
+    /// The minimum and maximum width of a strip, in bytes. A `pread` costs as much as copying about
+    /// 500 bytes, so much narrower strips are mostly overhead.
     const STRIP: Range<usize> = 512..2048;
 
     fn of(geometry: &Geometry) -> Panel {
         let packing = geometry.packing;
-        // Outputs in steps of 32 begin at whole words of qzeros, inputs in steps of 32 at whole
-        // words of qweight, whatever the width.
+        // Multiples of 32 outputs begin at whole words of qzeros, and multiples of 32 inputs at
+        // whole words of qweight, whatever the width.
         let inputs = (Panel::STRIPS * packing.inputs_a_row()).next_multiple_of(32);
         let bytes = |outputs: usize| packing.word_columns(0..outputs).len() * 4;
         let row = (geometry.k * packing.bits() as usize / 8).saturating_add(geometry.groups * 8);
@@ -117,7 +118,7 @@ impl Linear {
         })
     }
 
-    /// The packed codes of a panel: for each output (AWQ: for eight) its words.
+    /// The packed codes of a panel: the words of each output (AWQ: of eight outputs).
     fn panel(
         &self,
         index: u64,
@@ -131,7 +132,7 @@ impl Linear {
         })
     }
 
-    /// Fills `out` with the values of a run that lies in one band.
+    /// Fills `out` with the values of a run within one band.
     fn fill_band(&self, band: usize, run: &Run, out: &mut [f32]) -> Result<()> {
         let size = self.panel.inputs;
         let blocks = run.k.div_ceil(size);
@@ -163,7 +164,7 @@ impl Linear {
         Ok(())
     }
 
-    /// Fills what a run wants of one row of a block.
+    /// Fills the part of a run that is in one row of a block.
     fn fill_row(
         &self,
         run: &Run,
@@ -193,7 +194,7 @@ impl Linear {
     }
 }
 
-/// Consecutive values, at least one.
+/// A non-empty range of values.
 struct Run {
     first: usize,
     end: usize,
@@ -214,7 +215,7 @@ impl Run {
         }
     }
 
-    /// Those of `inputs` that it holds of a row that it touches.
+    /// The part of `inputs` that it includes in a row that it touches.
     fn wanted(&self, row: usize, inputs: &Range<usize>) -> Range<usize> {
         let start = row * self.k;
         let from = self.first.saturating_sub(start).max(inputs.start);
@@ -222,7 +223,7 @@ impl Run {
     }
 }
 
-/// A panel, and what its rows are decoded with.
+/// A panel, and the groups that its rows are decoded with.
 struct Block<'a> {
     words: &'a [u32],
     grouping: &'a Grouping,

@@ -1,16 +1,16 @@
-//! What the two packings have in common once a panel is turned: each output is a run of codes.
+//! The common interface of both packings once a panel is transposed: each output is a run of codes.
 
 /// The codes of one output over a block of inputs.
 pub(super) trait Line: Copy {
-    /// What holds one code.
+    /// The unit that holds one code.
     type Holder: Copy;
 
-    /// What holds the codes of the inputs from `first` on, a multiple of 8; as many as `room` has
-    /// bytes, which is for those that must be unpacked first.
+    /// The units that hold the codes of the inputs from `first` on (a multiple of 8), as many as
+    /// `room` has bytes. Packings that unpack codes first do so into `room`.
     fn holders<'a>(self, first: usize, room: &'a mut [u8]) -> &'a [Self::Holder]
     where
         Self: 'a;
 
-    /// The code.
+    /// The code in a unit.
     fn code(self, holder: Self::Holder) -> i32;
 }

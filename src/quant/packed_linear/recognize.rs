@@ -1,4 +1,4 @@
-//! Which tensors are such a layer, which of the two it is, and why it is not.
+//! Decides which tensors form such a layer, and whether it is GPTQ or AWQ; or why it is neither.
 
 use std::sync::Arc;
 
@@ -38,7 +38,7 @@ impl Recognizer for PackedLinearRecognizer<'_> {
 }
 
 impl<'a> PackedLinearRecognizer<'a> {
-    /// `None` if no tensor is named as such a layer's are.
+    /// `None` if no tensor has the name of such a layer's words.
     pub fn open(listing: &'a Listing<'a>) -> Option<PackedLinearRecognizer<'a>> {
         let any = |suffix| {
             let mut tensors = listing.iter();
@@ -51,7 +51,7 @@ impl<'a> PackedLinearRecognizer<'a> {
         })
     }
 
-    /// That the shapes overruled the config's `quant_method`, if they did.
+    /// The remark that the shapes overruled the config's `quant_method`, if they did.
     pub fn overruled(&self) -> Option<String> {
         let method = self.config.method.as_deref()?;
         let other = match method {
@@ -66,7 +66,7 @@ impl<'a> PackedLinearRecognizer<'a> {
             .count();
         (count > 0).then(|| {
             format!(
-                "the config says quant_method '{method}', but {count} layers have the shapes of {other}; they are read as that"
+                "the config has quant_method '{method}', but the shapes of {count} of its layers are those of {other}; they are read as {other}"
             )
         })
     }
@@ -125,7 +125,7 @@ impl<'a> PackedLinearRecognizer<'a> {
             .map_err(|why| (shape.packing.name(), why))
     }
 
-    /// The stored `g_idx`, if it says anything.
+    /// The stored `g_idx`, if there is one that is not empty.
     fn group_index(
         &self,
         parts: &Parts<'_>,
@@ -141,7 +141,7 @@ impl<'a> PackedLinearRecognizer<'a> {
             let elsewhere = self.listing.is_lone_file() && self.any_index;
             return match self.listing.is_absent(&name) || elsewhere {
                 true => Err(reason!(
-                    "{name} is not in the files at hand, and says which input has which scale; mount the whole model"
+                    "{name} is not in the available files, and it maps inputs to scales; mount the whole model"
                 )),
                 false => Ok(None),
             };
@@ -150,7 +150,7 @@ impl<'a> PackedLinearRecognizer<'a> {
             return Ok(None);
         }
         if is_awq {
-            return Err("the shapes are AWQ's, which has no g_idx, and there is one".into());
+            return Err("the shapes are AWQ's, which has no g_idx, but there is one".into());
         }
         match tensor.dtype.known().filter(|d| is_integer(*d)) {
             Some(dtype) if *tensor.shape == [shape.k] => {
@@ -169,7 +169,8 @@ impl<'a> PackedLinearRecognizer<'a> {
         }
     }
 
-    /// Inputs a group: for layers without `g_idx` what counts, for others what is shown.
+    /// Inputs per group. For layers without `g_idx` this determines the values; for others it is
+    /// only shown.
     fn group_size(&self, shape: Shape, has_index: bool) -> Result<Option<u64>, Reason> {
         let Shape { k, groups, .. } = shape;
         let even = k.is_multiple_of(groups).then(|| k / groups);
@@ -178,7 +179,7 @@ impl<'a> PackedLinearRecognizer<'a> {
         }
         match self.config.group_size(k, groups).or(even) {
             None if !has_index => Err(reason!(
-                "there is no g_idx, {groups} groups do not divide {k} inputs, and no configured group size ({:?}) makes {groups} of them",
+                "there is no g_idx, {groups} groups do not divide {k} inputs, and no configured group size ({:?}) gives {groups} groups",
                 self.config.group_sizes
             )),
             size => Ok(size),
@@ -253,7 +254,7 @@ fn components(parts: &Parts<'_>) -> Vec<Component> {
         suffix,
         tensor: part.index,
         join,
-        // The shapes fit only if an output's zero points end with a word, so nothing is padded.
+        // The shapes fit only if the zero points end at a word boundary, so nothing is padded.
         whole: true,
     };
     let mut all = vec![

@@ -1,5 +1,5 @@
-//! What dtypes and shapes say of a layer's tensors: which of the two formats they are, and every
-//! number of it. Exactly one fits, or none: `qweight` has N columns in GPTQ, N/8 in AWQ.
+//! Derives the format of a layer's tensors, and its dimensions, from dtypes and shapes. At most one
+//! of the two formats fits: `qweight` has N columns in GPTQ, N/8 in AWQ.
 
 use super::config::{Config, Stored};
 use super::geometry::Packing;
@@ -17,7 +17,7 @@ pub(super) struct Parts<'a> {
     pub index: Option<Part<'a>>,
 }
 
-/// What they are.
+/// The format and dimensions of a layer.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Shape {
     pub packing: Packing,
@@ -29,10 +29,10 @@ pub(super) struct Shape {
 }
 
 impl Parts<'_> {
-    /// What the tensors are.
+    /// Finds the format that the tensors fit.
     ///
     /// # Errors
-    /// Why they are neither, with the dtypes or shapes.
+    /// Why they fit neither, with the dtypes or shapes.
     pub fn fit(&self, config: &Config) -> Result<Shape, Reason> {
         self.check_dtypes()?;
         let matrix = |t: Part<'_>| <[u64; 2]>::try_from(t.shape).ok();
@@ -53,7 +53,7 @@ impl Parts<'_> {
         } else if n.is_multiple_of(8) && [words[1], zeros[1]] == [n / 8; 2] {
             if let Some(layout) = config.awq_layout {
                 return fail(format!(
-                    "the config's AWQ layout is '{layout}', only 'gemm' is decoded"
+                    "the config's AWQ layout is '{layout}'; only 'gemm' is decoded"
                 ));
             }
             (Packing::Awq, awq::fit(words, groups)?)
@@ -128,7 +128,7 @@ impl Parts<'_> {
     }
 
     /// AWQ's `gemv` layout (`qweight` `[N, K/8]`, `qzeros` `[N, w]`, `scales` `[N, 8w]`, padded)
-    /// passes for 4-bit GPTQ with groups of 8 at a few sizes; never where there is a `g_idx`.
+    /// can look like 4-bit GPTQ with groups of 8 at a few sizes, but never has a `g_idx`.
     fn refuse_gemv(&self, config: &Config, words: [u64; 2], zeros: [u64; 2]) -> Result<(), Reason> {
         if self.index.is_some() || config.says_gptq() {
             return Ok(());
@@ -145,7 +145,7 @@ impl Parts<'_> {
             return Ok(());
         }
         Err(reason!(
-            "{}: may be AWQ's gemv layout, which is not decoded; a config with quant_method 'gptq' would make them GPTQ's",
+            "{}: may be AWQ's gemv layout, which is not decoded; if they are GPTQ's, state quant_method 'gptq' in the config",
             self.shapes()
         ))
     }

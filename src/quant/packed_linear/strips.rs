@@ -1,4 +1,4 @@
-//! Stored matrices, of which a band of columns is read: row by row, a strip of each.
+//! Reads a band of columns of a stored matrix: a strip of each row.
 
 use std::array;
 use std::ops::Range;
@@ -7,12 +7,12 @@ use crate::error::Result;
 use crate::quant::read::zeroed;
 use crate::view::{Scratch, SharedView};
 
-/// Strips that are read before their words are turned: enough to fill a cache line of what is
-/// written (16 words), few enough that they and it stay in the L1 cache.
+/// Strips that are read before their words are transposed: enough to fill a cache line of the
+/// output (16 words), and few enough that they and the output stay in the L1 cache.
 const TURN: usize = 16;
 
-/// Bytes between strips, up to which they are read over: a `pread` costs about as much as copying
-/// these (0.3 to 0.6 µs).
+/// Gaps between strips of up to this many bytes are read, too: a `pread` costs about as much as
+/// copying these bytes (0.3 to 0.6 µs).
 const GAP: usize = 2048;
 
 /// A stored row-major matrix.
@@ -22,12 +22,12 @@ pub(super) struct Matrix {
 }
 
 impl Matrix {
-    /// Of rows that take `row_bytes` bytes each.
+    /// A matrix whose rows take `row_bytes` bytes each.
     pub fn new(bytes: SharedView, row_bytes: usize) -> Self {
         Matrix { bytes, row_bytes }
     }
 
-    /// The bytes `columns` of each of `rows`, one strip after another.
+    /// Reads the bytes `columns` of each of `rows`, one strip after another.
     ///
     /// # Errors
     /// As [`View::read_at`](crate::view::View::read_at).
@@ -69,7 +69,7 @@ impl Matrix {
         }
     }
 
-    /// Reads strips that are `width` wide, and what lies between them.
+    /// Reads strips of `width` bytes together with the gaps between them.
     fn read_over(&self, offset: u64, width: usize, out: &mut [u8]) -> Result<()> {
         let rows = out.len() / width;
         let mut read = Scratch::<u8>::take(rows.saturating_sub(1) * self.row_bytes + width);
@@ -81,7 +81,7 @@ impl Matrix {
         Ok(())
     }
 
-    /// The words `columns` of `rows` of a matrix of words, turned: `[columns][rows]`.
+    /// Reads the words `columns` of `rows` of a matrix of words, transposed: `[columns][rows]`.
     ///
     /// # Errors
     /// As [`Matrix::read`], or ENOMEM.
@@ -102,13 +102,13 @@ impl Matrix {
     }
 }
 
-/// Writes `count` strips as columns `first…` of rows that are `height` long.
+/// Writes `count` strips as columns from `first` on of rows of `height` words.
 fn turn(strips: &[u32], count: usize, turned: &mut [u32], first: usize, height: usize) {
     let width = strips.len() / count;
     for (column, line) in turned.chunks_exact_mut(height).enumerate() {
         let line = &mut line[first..first + count];
         match <&mut [u32; TURN]>::try_from(&mut *line) {
-            // The usual case by itself: its loop has a constant length.
+            // The usual case is separate because its loop has a constant length.
             Ok(line) => *line = array::from_fn(|i| strips[i * width + column]),
             Err(_) => {
                 for (i, word) in line.iter_mut().enumerate() {
@@ -126,7 +126,7 @@ mod tests {
     use super::*;
     use crate::view::{Bytes, View};
 
-    /// Rows of 11 words are read over, rows of 700 strip by strip.
+    /// Rows of 11 words are read including gaps, rows of 700 words strip by strip.
     #[test]
     fn any_window_is_read_and_turned() {
         for columns in [11usize, 700] {

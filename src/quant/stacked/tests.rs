@@ -56,9 +56,9 @@ fn names_are_those_that_stacks_have() {
 #[test]
 fn a_part_must_be_for_every_expert() {
     for (scales, why) in [
-        (&[2, 4, 1][..], "[2, 4, 1] is not for as many"),
-        (&[4, 1], "[4, 1] is not for as many"),
-        (&[3], "[3] is not for as many"),
+        (&[2, 4, 1][..], "[2, 4, 1] does not begin with an axis of 3"),
+        (&[4, 1], "[4, 1] does not begin with an axis of 3"),
+        (&[3], "[3] does not begin with an axis of 3"),
     ] {
         let [words, _, biases] = three();
         let tensors = [words, zeros(".scales", Dtype::F16, scales), biases];

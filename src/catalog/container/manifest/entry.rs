@@ -1,4 +1,4 @@
-//! The entries of a manifest: offset, size, dtype, shape and bits of a tensor.
+//! The entries of a manifest: each tensor's offset, size, dtype, shape and bits.
 
 use std::sync::Arc;
 
@@ -8,13 +8,13 @@ use crate::catalog::ManifestBits;
 use crate::catalog::row::{Row, RowBytes};
 use crate::dtype::{Dtype, ElementType, numel};
 
-/// The bits of U32 tensors if nothing gives them.
+/// The bits of U32 tensors if the manifest does not state them.
 const DEFAULT_BITS: u32 = 4;
 
 /// How a manifest's entries are read.
 #[derive(Default)]
 pub(super) struct Entries {
-    /// The bits of a U32 tensor that does not give its own.
+    /// The bits of a U32 tensor whose entry does not state its own.
     default_bits: u32,
 }
 
@@ -24,7 +24,7 @@ fn whole(v: &Value, what: &str) -> std::result::Result<u64, String> {
 }
 
 impl Entries {
-    /// With the defaults of a manifest's `config`; or what is wrong with them.
+    /// Takes the defaults from a manifest's `config`, or returns what is wrong with them.
     pub fn new(config: &Map<String, Value>) -> std::result::Result<Entries, String> {
         let default_bits = match config.get("default_bits") {
             None | Some(Value::Null) => DEFAULT_BITS,
@@ -71,7 +71,7 @@ impl Entries {
     }
 }
 
-/// A dtype that is not known keeps its name.
+/// An unknown dtype keeps its name.
 fn dtype(entry: &Value) -> std::result::Result<ElementType, String> {
     let name = entry.get("dtype").and_then(Value::as_str);
     let name = name.ok_or("has no dtype")?;
@@ -92,8 +92,8 @@ fn own_bits(entry: &Value) -> std::result::Result<Option<u32>, String> {
     }
 }
 
-/// The shape of what is stored. For U32 a manifest may give the logical shape instead, so that
-/// size = values × bits / 8: then the last dimension is packed.
+/// The stored shape. For U32 a manifest may give the logical shape instead, with size = values ×
+/// bits / 8; then the last dimension is converted to packed words.
 fn packed_shape(
     dtype: &ElementType,
     mut shape: Vec<u64>,

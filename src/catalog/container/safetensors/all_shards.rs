@@ -1,4 +1,4 @@
-//! Safetensors files without an index: all of them count.
+//! Safetensors files without an index: all of them are read.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use crate::catalog::container::{Claim, Parts, numbered};
 use crate::catalog::{Findings, Problem, Store};
 use crate::error::Result;
 
-/// Safetensors files, all of which count.
+/// Safetensors files, all of which are read.
 pub(super) struct Shards {
     pub store: Arc<dyn Store>,
     /// Their names, in natural order.
@@ -27,7 +27,7 @@ impl Claim for Shards {
                 ..Parts::new(&self.store, NAME)
             },
             index: None,
-            // A model that lacks its only shard has nothing to serve.
+            // If the only shard is missing, there is nothing to serve.
             leave_out: findings.allow_missing() && self.names.len() > 1,
         };
         let mut twice = Twice::default();
@@ -51,8 +51,8 @@ impl Claim for Shards {
     }
 }
 
-/// Which file holds a name first, to report names that two files hold. (Opening refuses those of any
-/// container, once all tensors are together.)
+/// The first file that holds each name, to report names that two files hold. (Opening refuses such
+/// names for every container, once all tensors are known.)
 #[derive(Default)]
 struct Twice<'a>(HashMap<Arc<str>, &'a str>);
 
@@ -66,7 +66,7 @@ impl<'a> Twice<'a> {
         for tensor in held {
             if let Some(first) = self.0.get(tensor) {
                 let problem =
-                    format!("is also in {first}, and no index says which counts; remove one");
+                    format!("is also in {first}, and no index decides between them; remove one");
                 findings.flaw(Problem::of_tensor(file, tensor, problem));
             } else {
                 self.0.insert(tensor.clone(), file);
@@ -75,11 +75,11 @@ impl<'a> Twice<'a> {
     }
 }
 
-/// Shards that are missing by the names of the others.
+/// Finds the shards that are missing according to the names of the others.
 fn find_missing(names: &[String], parts: &mut Parts, findings: &mut Findings) {
     let missing = numbered::missing(names, END);
     for name in &missing {
-        let problem = "is missing: the names of the other shards count it, and no index says what it holds; download it again";
+        let problem = "is missing: the names of the other shards imply it, and no index lists what it holds; download it again";
         findings.flaw(Problem::of_file(name, problem));
     }
     let Some(first) = missing.first() else {
@@ -91,6 +91,6 @@ fn find_missing(names: &[String], parts: &mut Parts, findings: &mut Findings) {
         n => format!(" and {} more", n - 1),
     };
     parts.notes.push(format!(
-        "{first}{more} missing: the names of the shards count more than are there, and no index says what they hold; what is there is served"
+        "{first}{more} missing: the names of the shards imply more than there are, and no index lists what the others hold; the rest is served"
     ));
 }

@@ -1,5 +1,5 @@
-//! Everything that is wrong with a safetensors header. The library reports only the first problem,
-//! and not of which tensor.
+//! Finds everything that is wrong with a safetensors header. The library reports only the first
+//! problem, without the tensor's name.
 
 use std::fmt;
 use std::sync::Arc;
@@ -38,7 +38,7 @@ pub fn check_header(header: &[u8], file_len: u64) -> Vec<HeaderProblem> {
     examine(header, file_len).0
 }
 
-/// The problems, and the names of all tensors in the header.
+/// Returns the problems, and the names of all tensors in the header.
 pub(super) fn examine(header: &[u8], file_len: u64) -> (Vec<HeaderProblem>, Vec<Arc<str>>) {
     let whole = |problem: String| {
         let tensor = None;
@@ -93,7 +93,8 @@ pub(super) fn examine(header: &[u8], file_len: u64) -> (Vec<HeaderProblem>, Vec<
     (check_layout(spans, data_len, problems), names)
 }
 
-/// An entry whose name appears again further on: it does not count, but must be an entry.
+/// Checks an entry whose name appears again later. It does not count, but the library still
+/// requires it to be valid.
 fn check_earlier((name, entry): (String, Entry)) -> Option<HeaderProblem> {
     if name == METADATA {
         let problem = format!("has '{METADATA}' twice");
@@ -120,7 +121,7 @@ fn check_earlier((name, entry): (String, Entry)) -> Option<HeaderProblem> {
     })
 }
 
-/// One tensor by itself: its span, or what is wrong.
+/// Checks one tensor by itself. Returns its span, or what is wrong.
 fn check_entry(value: &Value) -> std::result::Result<(u64, u64), String> {
     let dtype = value.get("dtype").and_then(Value::as_str);
     let dtype = dtype.ok_or("has no dtype")?;
@@ -165,7 +166,8 @@ fn check_entry(value: &Value) -> std::result::Result<(u64, u64), String> {
     Ok((start, end))
 }
 
-/// The tensors together: no holes, no overlaps, nothing before, after or past the end.
+/// Checks the tensors together: no holes, no overlaps, nothing past the end, and no bytes left
+/// over.
 fn check_layout(
     mut spans: Vec<(u64, u64, String)>,
     data_len: u64,
@@ -181,7 +183,8 @@ fn check_layout(
                 problem,
             })
         };
-        // A tensor that could not be measured leaves what looks like a hole; that is not news.
+        // A tensor with a problem of its own has no span here and would look like a hole, so holes
+        // are reported only if there are no such tensors.
         if start > at && !broken {
             say(format!(
                 "hole before it: data begins at {start}, the tensor before ends at {at}"

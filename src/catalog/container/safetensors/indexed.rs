@@ -35,19 +35,19 @@ impl Claim for Index {
     }
 }
 
-/// The way through an index and its shards.
+/// State of the walk through an index and its shards.
 struct Walk<'a> {
     reader: Reader<'a>,
     index: &'a str,
     map: &'a WeightMap,
-    /// Of each shard of the map: which file it is, if it could be read.
+    /// For each shard of the map: which file it is, if it could be read.
     file_of: Vec<Option<u32>>,
-    /// What is wrong with each shard: tensors that it should hold, and damage.
+    /// What is wrong with each shard: tensors that it lacks, and damage.
     found: Vec<(Findings, Findings)>,
     held: Held,
 }
 
-/// A tensor as one of the shards has it.
+/// One shard's copy of a tensor.
 struct HeldCopy {
     /// Which file.
     file: u32,
@@ -55,7 +55,7 @@ struct HeldCopy {
     tensor: Option<Row>,
 }
 
-/// Every name in the shards' headers, with all that have it.
+/// Every name in the shards' headers, with the copies of it.
 type Held = HashMap<Arc<str>, Vec<HeldCopy>>;
 
 impl<'a> Walk<'a> {
@@ -131,7 +131,8 @@ impl<'a> Walk<'a> {
                     self.reader.parts.tensors.push(row);
                     continue;
                 }
-                // That the shard cannot be read is enough; its tensors are not reported as well.
+                // One report that the shard cannot be read is enough; its tensors are not reported
+                // as well.
                 _ if findings.allow_missing() || file.is_none() => {}
                 Some(None) => {}
                 None => self.report_not_held(tensor, shard)?,
@@ -151,14 +152,14 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// A tensor that is not where the index says.
+    /// Reports a tensor that is not in the shard that the index names.
     fn report_not_held(&mut self, tensor: &str, shard: u32) -> Result<()> {
         let (index, shard) = (self.index, shard as usize);
         let Ok(name) = &self.map.shards[shard] else {
             return Ok(());
         };
         let problem = format!(
-            "is not in this file, though {index} says so; the index and the shards are of different versions"
+            "is not in this file, although {index} lists it here; the index and the shards are of different versions"
         );
         let problem = Problem::of_tensor(name, tensor, problem);
         let at = self.reader.parts.store.location().join(name);
@@ -166,7 +167,7 @@ impl<'a> Walk<'a> {
         missing.report(problem, || not_held(&at, tensor, index))
     }
 
-    /// Tensors that a named shard holds but the map leaves out: served if just one shard has them.
+    /// Adds tensors that a shard holds but the map does not list, if exactly one shard has them.
     fn add_unmapped(&mut self, findings: &mut Findings) {
         let parts = &mut self.reader.parts;
         let mut held: Vec<_> = std::mem::take(&mut self.held).into_iter().collect();
@@ -196,7 +197,7 @@ impl<'a> Walk<'a> {
                 }
                 Err(_) => {
                     let problem = format!(
-                        "is in {}, and the index does not say which counts: it is left out",
+                        "is in {}, and the index does not decide between them: it is left out",
                         files.join(" and ")
                     );
                     findings.flaw(Problem::of_tensor(index, &name, problem));
@@ -209,12 +210,12 @@ impl<'a> Walk<'a> {
     }
 }
 
-/// The error about a tensor that is not where the index says.
+/// The error about a tensor that is not in the shard that the index names.
 fn not_held(shard: &Location, tensor: &str, index: &str) -> Error {
     Error::invalid(
         shard,
         format!(
-            "does not hold tensor '{tensor}', which {index} says is in it; the index and the shards are of different versions, or the file is cut short (--allow-missing serves the rest)"
+            "does not hold tensor '{tensor}', although {index} lists it there; the index and the shards are of different versions, or the file is cut short (--allow-missing serves the rest)"
         ),
     )
 }

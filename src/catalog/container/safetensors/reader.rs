@@ -1,4 +1,4 @@
-//! Shards, read one after the other.
+//! Reads shards one after another.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::OsStr;
@@ -16,16 +16,16 @@ pub(super) struct Reader<'a> {
     pub parts: Parts,
     /// The index that names the shards.
     pub index: Option<&'a str>,
-    /// Whether a shard that cannot be read is left out, and noted.
+    /// Whether to leave out (and note) a shard that cannot be read.
     pub leave_out: bool,
 }
 
 impl Reader<'_> {
-    /// Reads the next shard and adds it to the files; `None` if it is left out, or nothing of it can
+    /// Reads the next shard and adds it to the files; `None` if it is left out, or none of it can
     /// be read.
     ///
     /// # Errors
-    /// What is wrong with it, while a model is opened.
+    /// What is wrong with the shard, if the model is being opened.
     pub fn shard(&mut self, name: &str, findings: &mut Findings) -> Result<Option<Shard>> {
         let parts = &mut self.parts;
         parts.weight_files.push(name.to_string());
@@ -38,7 +38,8 @@ impl Reader<'_> {
         let read = file.map_err(Broken::from).and_then(|file| {
             let index = parts.files.len() as u32;
             let read = shard::read(&*file, index, findings.allow_missing());
-            // Its place counts even if it is damaged: what is reported of it is in the parts.
+            // While verifying, a damaged shard also takes its place among the files, because
+            // reports refer to it by index.
             if read.is_ok() || findings.verifying() {
                 parts.files.push(file);
             }
@@ -58,7 +59,7 @@ impl Reader<'_> {
     }
 }
 
-/// The first shard that has a key wins; within one shard keys are sorted, so that the order is the
+/// The first shard that has a key wins. Keys of one shard are sorted, so that their order is the
 /// same at every mount.
 fn merge_metadata(into: &mut Map<String, Value>, from: Option<HashMap<String, String>>) {
     let sorted: BTreeMap<String, String> = from.into_iter().flatten().collect();
@@ -67,14 +68,14 @@ fn merge_metadata(into: &mut Map<String, Value>, from: Option<HashMap<String, St
     }
 }
 
-/// The error about a shard that an index names and that is not there.
+/// The error about a shard that an index names but that does not exist.
 fn missing_shard(store: &dyn Store, name: &str, index: &str) -> Error {
     let why = if store.exists(&format!("{name}.incomplete")) {
         "only its .incomplete download is there; let the download finish"
     } else if store.unfinished().is_some() {
-        "the download is unfinished; let it finish ('hf download' resumes it), or mount what is there with --allow-missing"
+        "the download is unfinished; let it finish ('hf download' resumes it), or mount the rest with --allow-missing"
     } else {
-        "download it again, or mount what is there with --allow-missing"
+        "download it again, or mount the rest with --allow-missing"
     };
     Error::invalid(
         store.location().join(name),

@@ -1,6 +1,6 @@
-//! One safetensors file: header → tensors. The header is parsed and validated by the safetensors
-//! library's own `Metadata`; only when it refuses is the header examined again, to say what is wrong
-//! in words, with the tensor's name and both numbers.
+//! One safetensors file: header → tensors. The safetensors library's own `Metadata` parses and
+//! validates the header. Only if it refuses is the header examined again, for a message with the
+//! tensor's name and both numbers.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -29,8 +29,8 @@ pub(super) struct Shard {
     pub tensors: Vec<Row>,
     /// Its header's `__metadata__`.
     pub metadata: Option<HashMap<String, String>>,
-    /// Tensors that the header names and that cannot be served: the file is cut short, or, of a
-    /// damaged header, all.
+    /// Tensors in the header that cannot be served: those past the end of a file that is cut short,
+    /// or all of them if the header is damaged.
     pub lost: Vec<Arc<str>>,
 }
 
@@ -38,9 +38,10 @@ pub(super) struct Shard {
 pub(super) struct Broken {
     /// The first problem, with the file's location.
     error: Error,
-    /// All problems of its header; none if it cannot be examined, or is not a shard at all.
+    /// All problems of its header; empty if the header cannot be examined, or the file is not a
+    /// shard at all.
     problems: Vec<HeaderProblem>,
-    /// The tensors in its header, as far as it can be read.
+    /// The tensors in its header, as far as the header can be read.
     names: Vec<Arc<str>>,
 }
 
@@ -60,7 +61,7 @@ impl Broken {
         &self.error
     }
 
-    /// Reports every problem. Returns the shard as far as it is known, if anything of it is.
+    /// Reports every problem. Returns what is known of the shard, if anything is.
     ///
     /// # Errors
     /// The first problem, while a model is opened.
@@ -84,8 +85,9 @@ impl Broken {
     }
 }
 
-/// Reads one shard, which is the `index`-th of the model's files. With `allow_cut` a file shorter than
-/// its header promises is not an error; the tensors that do not lie wholly within it are set aside.
+/// Reads one shard, which is file number `index` of the model. With `allow_cut` a file shorter than
+/// its header requires is not an error; the tensors that are not completely in it are listed as
+/// lost.
 ///
 /// # Errors
 /// All problems of the header, naming tensors and numbers.
@@ -101,7 +103,7 @@ pub(super) fn read(
     };
     impostor::check(file, Some(&SingleFile))?;
     let (problems, names) = examine(&header, file.len());
-    // The library may refuse what nothing here knows of.
+    // The library may refuse a header for a reason that is not checked here.
     let first = problems.first().map_or(refused, ToString::to_string);
     Err(Broken {
         error: Error::invalid(file.location(), first),
@@ -110,15 +112,15 @@ pub(super) fn read(
     })
 }
 
-/// That the file is not a shard at all, if that is why it cannot be read.
+/// The error that the file is not a shard at all, if that is why it cannot be read; else `error`.
 fn better_error(file: &dyn Object, error: Error) -> Error {
     impostor::check(file, Some(&SingleFile))
         .err()
         .unwrap_or(error)
 }
 
-/// A length field and the `{` of a header: a shard, if perhaps a damaged one, whatever format the
-/// length's bytes happen to be the magic number of.
+/// A plausible length field and the `{` of a header: a shard, even if a damaged one. This comes
+/// before any check for magic numbers, because the length's bytes may happen to equal one.
 pub(super) fn begins_so(head: &[u8]) -> bool {
     head.first_chunk::<LENGTH_FIELD>()
         .is_some_and(|n| u64::from_le_bytes(*n) <= MAX_HEADER)
@@ -169,14 +171,14 @@ fn parse(
     Ok(shard)
 }
 
-/// The library's dtype as ours, by name. A later library may know one that we do not.
+/// Converts the library's dtype by name. A later library may have one that stfs does not know.
 fn from_library(dtype: safetensors::Dtype) -> std::result::Result<ElementType, String> {
     Dtype::from_name(&dtype.to_string())
         .map(ElementType::Known)
         .ok_or_else(|| format!("dtype {dtype} is not one that stfs knows"))
 }
 
-/// The header's bytes, by a read: a header in a mapping could vanish while it is parsed.
+/// The header's bytes, copied by a read: a mapped header could vanish while it is parsed.
 fn read_header(file: &dyn Object) -> Result<Vec<u8>> {
     let len = file.len();
     let invalid = |problem: String| Err(Error::invalid(file.location(), problem));

@@ -1,5 +1,5 @@
-//! An index's `weight_map`: which shard holds which tensor. Read as a stream, so that an index of
-//! millions of tensors takes the memory of their names and no more.
+//! An index's `weight_map`: which shard holds which tensor. It is parsed as a stream, so that an
+//! index of millions of tensors takes no more memory than their names.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
@@ -14,7 +14,7 @@ use crate::catalog::store::MAX_INDEX;
 use crate::catalog::{Findings, Store, natural};
 use crate::error::{Error, Location, Result};
 
-/// A shard's name as the index gives it, or why it is refused.
+/// A shard's name from the index, or why it is refused.
 type ShardName = std::result::Result<String, String>;
 
 /// Tensor → shard.

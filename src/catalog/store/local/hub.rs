@@ -1,5 +1,5 @@
-//! The folders that the hub's programs make: a model's folder in their cache, and what an interrupted
-//! download leaves behind.
+//! The folders that the hub's programs create: a model's folder in their cache, and what an
+//! interrupted download leaves behind.
 
 use std::path::{Path, PathBuf};
 
@@ -48,8 +48,9 @@ pub(super) fn snapshot(dir: &Path) -> Result<Option<PathBuf>> {
     Ok(Some(snapshot))
 }
 
-/// A file of a download into `dir` that was interrupted, or is still running: the hub's programs keep
-/// them beside the blobs that a snapshot links to, or under `.cache` of a directory that they fill.
+/// A file of a download into `dir` that was interrupted or is still running. The hub's programs
+/// keep such files beside the blobs that a snapshot links to, or under `.cache` of the target
+/// directory.
 pub(super) fn unfinished(dir: &Path) -> Option<PathBuf> {
     let snapshots = dir.parent().filter(|p| p.ends_with("snapshots"));
     let places = [

@@ -1,5 +1,5 @@
-//! An open file of this machine: its mapping, its descriptor, and what it looked like when it was
-//! opened. The only `mmap` of the program.
+//! An open local file: its mapping, its descriptor, and its attributes when it was opened. This is
+//! the only `mmap` in the program.
 
 use std::fs::File;
 use std::io;
@@ -57,7 +57,7 @@ impl LocalFile {
         }
     }
 
-    /// What the open file looks like now.
+    /// The current attributes of the open file.
     fn stat_now(&self) -> Result<Stat> {
         patience::touch_source()?;
         self.file
@@ -66,8 +66,8 @@ impl LocalFile {
             .map_err(|e| Error::io(format!("stat {}", self.location), e))
     }
 
-    /// Compares the file with what it was when it was opened, and remembers a difference; logged
-    /// once. Its bytes are served all the same.
+    /// Compares the file with its state when it was opened. A difference is remembered and logged
+    /// once; the file is still served.
     fn check_changed(&self, now: &Stat) {
         let was = &self.stat;
         if (was.len, was.mtime) != (now.len, now.mtime)
@@ -78,7 +78,7 @@ impl LocalFile {
                 false => format!("had {} bytes, has {}", was.len, now.len),
             };
             log::warn!(
-                "{}: changed under the mount: {how}; what it holds now is served; mount again to see it whole",
+                "{}: changed under the mount: {how}; its current contents are served; mount again to see it whole",
                 self.location,
             );
         }
@@ -92,17 +92,18 @@ impl LocalFile {
         rustix::io::preadv2(&self.file, &mut room, offset, flags).is_ok()
     }
 
-    /// Has the kernel begin to read a range into the page cache.
+    /// Starts reading a range into the page cache.
     fn fetch(&self, range: &Range<u64>) {
         if let Some(len) = NonZeroU64::new(range.end.saturating_sub(range.start)) {
-            // Only advice: what it does not bring, the read does.
+            // Only advice: if it fails, the read brings the bytes.
             let advice = rustix::fs::Advice::WillNeed;
             let _ = rustix::fs::fadvise(&self.file, range.start, Some(len), advice);
         }
     }
 }
 
-/// Maps a file that is not empty; `None` if it cannot be mapped, and `pread` does it all.
+/// Maps a file that is not empty; `None` if it cannot be mapped, and then `pread` serves
+/// everything.
 fn map(file: &File, path: &Path) -> Option<Mmap> {
     // Private, although nothing is ever written: FUSE file systems with direct I/O refuse shared
     // mappings. The bytes are handed out only as a `MappedSlice`, for system calls: a page that
@@ -156,7 +157,7 @@ impl Object for LocalFile {
         self.changed.load(Ordering::Relaxed)
     }
 
-    /// By `pread`, which cannot fault.
+    /// Uses `pread`, which cannot fault.
     fn read_at(&self, offset: u64, mut buf: &mut [u8]) -> Result<()> {
         patience::touch_source()?;
         let mut at = offset;
@@ -193,7 +194,7 @@ impl Object for LocalFile {
     /// The kernel starts to read all ranges at the same time. An announcement costs about as much as
     /// reading a cached range, so it is skipped if the first and the last range are in the page cache.
     fn will_need(&self, ranges: &[Range<u64>]) {
-        // A disk with a long queue takes its time even for this.
+        // Even the advice can wait if the disk's queue is long.
         if patience::touch_source().is_err() {
             return;
         }
@@ -217,13 +218,13 @@ impl MappedSlice<'_> {
         self.bytes.len()
     }
 
-    /// Has the kernel fetch these bytes and no others.
+    /// Fetches these bytes and no others into the page cache.
     pub fn fetch_alone(&self) {
         self.file
             .fetch(&(self.end - self.bytes.len() as u64..self.end));
     }
 
-    /// The bytes, after a look at the file's size.
+    /// The bytes, after a check of the file's size.
     ///
     /// # Safety
     /// The slice may only be handed to a system call that reads from it; see [`Piece::for_kernel`].
@@ -241,7 +242,7 @@ impl MappedSlice<'_> {
 mod tests {
     use super::*;
 
-    /// A hint can be wrong: what lies past the end, or is empty, is passed over.
+    /// A hint can be wrong: ranges past the end and empty ranges are ignored.
     #[test]
     fn any_range_may_be_announced() {
         let dir = tempfile::tempdir().unwrap();

@@ -1,5 +1,5 @@
-//! Opening what must be a regular file: a FIFO or a device under a model file's name must neither
-//! block the program nor feed it forever.
+//! Opens files that must be regular: a FIFO or a device under a model file's name must neither
+//! block the program nor supply data forever.
 
 use std::fs::{File, Metadata};
 use std::io;
@@ -11,7 +11,7 @@ use crate::error::{Error, Result};
 /// Opens `path` for reading if it is a regular file or a link to one.
 pub(super) fn open(path: &Path) -> Result<(File, Metadata)> {
     let io = |e| Error::io(format!("open {}", path.display()), e);
-    // Not blocking: the open of a FIFO would wait for a writer.
+    // O_NONBLOCK, because opening a FIFO would wait for a writer.
     let file = File::options()
         .read(true)
         .custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY)
@@ -24,8 +24,8 @@ pub(super) fn open(path: &Path) -> Result<(File, Metadata)> {
     }
 }
 
-/// The error about a path that could not be opened while doing `what`. It says so if the path is a
-/// link to nowhere, as it is in a hub cache that lacks a blob.
+/// The error about a path that could not be opened while doing `what`. It mentions a dangling link,
+/// which is what a hub cache contains if a blob is missing.
 pub(super) fn not_opened(path: &Path, what: String, error: io::Error) -> Error {
     let link = match error.kind() {
         io::ErrorKind::NotFound => std::fs::read_link(path).ok(),
@@ -35,7 +35,7 @@ pub(super) fn not_opened(path: &Path, what: String, error: io::Error) -> Error {
         Some(target) => Error::invalid(
             path,
             format!(
-                "is a link to {}, and that is missing ({error}): the download is unfinished, or what was downloaded has been removed; 'hf download' fetches it",
+                "is a link to {}, which is missing ({error}): the download is unfinished, or what was downloaded has been removed; 'hf download' fetches it",
                 target.display()
             ),
         ),

@@ -1,4 +1,4 @@
-//! Reading the small files around the weights: indexes, manifests, configs, references.
+//! Reads the small files around the weights: indexes, manifests, configs, references.
 
 use std::io::Read;
 use std::path::Path;
@@ -19,7 +19,7 @@ pub(super) fn read(path: &Path, max: u64) -> Result<Vec<u8>> {
         return Err(too_large(meta.len()));
     }
     let mut bytes = Vec::with_capacity(meta.len() as usize);
-    // A file may grow while it is read, and those of /proc have no size.
+    // A file may grow while it is read, and files in /proc report size 0.
     file.take(max + 1).read_to_end(&mut bytes).map_err(io)?;
     match bytes.len() as u64 {
         len if len > max => Err(too_large(len)),

@@ -69,7 +69,7 @@ fn damaged_four_bit_layers_have_a_reason() {
             "nested_absmax is 2 long",
         ),
         (with(bytes("absmax", &[0; 3])), "absmax is 3 long"),
-        (with(f32s("absmax", &[0.0; 2])), "absmax is no U8"),
+        (with(f32s("absmax", &[0.0; 2])), "absmax is not U8"),
         (with(says(plain)), "no nested statistics"),
         (with(says(nested(json!([2, 65]), 64))), "needs 65"),
         (with(says(nested(json!([2, 64]), 32))), "needs 4"),

@@ -44,7 +44,7 @@ fn damaged_integers_say_why_with_both_numbers() {
     refused(
         &four_bits(&[]),
         int4(json!({"group_size": 16})),
-        &["2 groups", "32 of 64", "says 16"],
+        &["2 groups", "32 of 64", "declares 16"],
     );
     let odd_shape = zeros("a.weight_shape", Dtype::I64, &[3]);
     refused(

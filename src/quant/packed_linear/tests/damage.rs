@@ -190,7 +190,7 @@ fn an_index_in_another_file_is_missed() {
     };
     let lone = dir.path().join("a.safetensors");
     let lone = Catalog::open(&lone, OpenOptions::default()).unwrap();
-    assert!(reason(&lone).contains("l.g_idx is not in the files at hand"));
+    assert!(reason(&lone).contains("l.g_idx is not in the available files"));
     let whole = Catalog::open(dir.path(), OpenOptions::default()).unwrap();
     assert_eq!(reason(&whole), "");
 
@@ -207,7 +207,7 @@ fn an_index_in_another_file_is_missed() {
         allow_missing: true,
     };
     let partial = Catalog::open(dir.path(), options).unwrap();
-    assert!(reason(&partial).contains("l.g_idx is not in the files at hand"));
+    assert!(reason(&partial).contains("l.g_idx is not in the available files"));
 }
 
 /// A sparse file costs nothing to write; its order, read whole, would cost the machine's memory.

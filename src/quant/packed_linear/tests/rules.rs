@@ -139,7 +139,7 @@ fn a_config_that_names_the_other_is_overruled_and_mentioned() {
         let model = TestModel::safetensors(&sample(kind, [64, 64, 2]).tensors(), says(other));
         assert_eq!(model.recognized("l.weight").unwrap().method, method);
         let remark = format!(
-            "the config says quant_method '{other}', but 1 layers have the shapes of {method}; they are read as that"
+            "the config has quant_method '{other}', but the shapes of 1 of its layers are those of {method}; they are read as {method}"
         );
         assert_eq!(remarks(&model.catalog), [remark]);
         let model = TestModel::safetensors(&sample(kind, [64, 64, 2]).tensors(), says(method));

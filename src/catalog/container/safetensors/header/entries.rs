@@ -1,4 +1,4 @@
-//! A header's JSON, with what a plain map would lose: keys that appear twice.
+//! A header's JSON, including the keys that appear twice, which a plain map would lose.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -6,13 +6,13 @@ use std::fmt;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
-/// A header's entries. If a key appears twice, the last one counts, as in the safetensors library,
-/// which nevertheless refuses the file if an earlier one is not an entry.
+/// A header's entries. If a key appears twice, the last one counts, as in the safetensors library.
+/// The library still refuses the file if an earlier one is not a valid entry.
 #[derive(Default)]
 pub(super) struct Entries {
     /// The entries that count, in file order.
     pub last: Vec<(String, Entry)>,
-    /// The others.
+    /// Earlier entries of the same names, which do not count.
     pub earlier: Vec<(String, Entry)>,
 }
 
@@ -25,7 +25,7 @@ pub(super) enum Entry {
 }
 
 impl Entry {
-    /// As plain JSON, in which the last of several fields of one name counts.
+    /// Converts to plain JSON, with the last of several fields of the same name.
     pub fn into_value(self) -> Value {
         match self {
             Entry::Object(fields) => Value::Object(fields.last),
