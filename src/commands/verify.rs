@@ -67,7 +67,8 @@ fn open_what_is_there(path: &Path) -> crate::Result<Model> {
 /// Layers that cannot be decoded, and data in layers that make values impossible.
 fn check_layers(model: &Model) -> crate::Result<Vec<Problem>> {
     let absent = model.catalog.absent.iter();
-    let incomplete: HashSet<&str> = absent.map(|name| module(name)).collect();
+    let in_modules = absent.filter(|name| name.contains('.'));
+    let incomplete: HashSet<&str> = in_modules.map(|name| module(name)).collect();
     let found = parallel::ordered(model.layer_count() as usize, |index| {
         let (recognized, resolved) = model.layer(index as u32);
         let Some(&anchor) = recognized.parts.first() else {
