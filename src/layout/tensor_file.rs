@@ -50,6 +50,9 @@ pub struct Shown {
     pub shape: Box<[u64]>,
 }
 
+/// Makes the bytes of the array in a file.
+pub type ArrayOf = fn(&Model, TensorId) -> Result<Option<SharedView>>;
+
 /// One of a tensor's files.
 pub struct Row {
     /// Which one.
@@ -81,7 +84,7 @@ pub struct Row {
     /// What the array is made of; `None` for a document.
     pub made_of: fn(&Model, TensorId, &Tensor<'_>) -> Option<Expr>,
     /// The bytes of the array alone, if that is not the whole file.
-    pub array: Option<fn(&Model, TensorId) -> Result<Option<SharedView>>>,
+    pub array: Option<ArrayOf>,
     /// Its bytes; `None` for a tensor that does not have it.
     pub view: fn(&Arc<Model>, TensorId) -> Result<Option<SharedView>>,
 }
