@@ -140,7 +140,7 @@ fn computed(engine: &Engine, args: &Arguments) -> Outcome<()> {
         engine.evict(ino)?;
         Ok(took)
     })?;
-    row(&format!("f32 of {name}, made on the way"), nbytes, time);
+    row(&format!("f32 of {name}, computed"), nbytes, time);
     Ok(())
 }
 
@@ -299,14 +299,15 @@ fn first_use(io: &GpuIo) -> Outcome<Duration> {
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .spawn()?;
-    let mut said = BufReader::new(child.stdout.take().ok_or("no stdout")?).lines();
+    let mut lines = BufReader::new(child.stdout.take().ok_or("no stdout")?).lines();
     let mut to = child.stdin.take().ok_or("no stdin")?;
     writeln!(to, "{}", io.device_ordinal)?;
-    said.next().ok_or("the second process did not start")??;
+    lines.next().ok_or("the second process did not start")??;
     let hex: String = io.handle.iter().map(|b| format!("{b:02x}")).collect();
     let start = Instant::now();
     writeln!(to, "{hex} {}", io.base_offset)?;
-    said.next()
+    lines
+        .next()
         .ok_or("the second process could not open the handle")??;
     let took = start.elapsed();
     child.wait()?;

@@ -172,8 +172,8 @@ impl Fs {
         })
     }
 
-    /// Lists a directory into `entries`, from a position on (0 is the first, `.`), and gives them
-    /// back. Without `with_attrs` only inode number and kind of the attributes count.
+    /// Lists a directory into `entries`, from a position on (0 is the first, `.`), and returns them.
+    /// Without `with_attrs`, only inode number and kind of the attributes count.
     ///
     /// # Errors
     /// It is not a directory.

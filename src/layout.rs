@@ -73,7 +73,7 @@ impl Layout {
     /// The ids of all tensors that exist. Waits for facts.
     ///
     /// # Errors
-    /// The list is not made yet, and the thread must not wait.
+    /// The list does not exist yet, and the thread must not wait for it.
     pub fn listing(&self) -> Result<&[TensorId]> {
         if !self.model.is_listed() {
             patience::take_long()?;
@@ -154,7 +154,7 @@ impl Layout {
             return Ok(false);
         }
         let tensor = self.model.tensor(id);
-        // For a stored tensor, the header decides all but the files that are made of its layer.
+        // For a stored tensor, the header decides everything except what comes from its layer.
         let by_header = match node {
             Node::TensorDir(_) => true,
             Node::TensorFile(file, _) => file.row().by_header,

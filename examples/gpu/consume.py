@@ -55,7 +55,7 @@ class Opened:
 
 
 def upload(file, device=-1):
-    """Has the open file's tensor brought to the GPU, and waits until it is there."""
+    """Uploads the open file's tensor to the GPU, and waits until it is resident."""
     io = Io(abi_size=ctypes.sizeof(Io), abi_version=1, device=device, timeout_ms=1000)
     while True:
         fcntl.ioctl(file, UPLOAD, io)  # raises OSError with the errno of doc/GPU.md

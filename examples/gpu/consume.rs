@@ -35,7 +35,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(()) // the open file held a lease until here
 }
 
-/// Has the open file's tensor brought to the GPU, and waits until it is there.
+/// Uploads the open file's tensor to the GPU, and waits until it is resident.
 fn upload(file: &File) -> Result<GpuIo, Box<dyn Error>> {
     let mut io = GpuIo {
         device: -1,

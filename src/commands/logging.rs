@@ -48,7 +48,7 @@ impl Destination {
             Destination::File(f) => Some(Sink::File(f)),
             Destination::Syslog => connect_to_syslog().map(|c| Sink::Syslog(Mutex::new(c))),
         };
-        // On a machine without syslog the model is mounted all the same.
+        // A machine without syslog can still mount; its log is lost.
         let Some(sink) = sink else { return };
         let logs_to_stderr = matches!(sink, Sink::Stderr);
         let logger = Logger {

@@ -109,17 +109,17 @@ fn start(args: &MountArgs) -> Result<Started> {
     })
 }
 
-/// Returns memory that headers took while they were parsed: without this the allocator keeps a third of
-/// what a daemon for 90,000 tensors takes, for as long as it runs.
+/// Returns the memory that parsing the headers took to the system: otherwise the allocator keeps it for
+/// as long as the daemon runs, a third of its memory at 90,000 tensors.
 fn give_back_free_memory() {
-    // SAFETY: malloc_trim touches nothing but the allocator's own free lists, under its own locks.
+    // SAFETY: malloc_trim only touches the allocator's own free lists, under its own locks.
     #[cfg(target_env = "gnu")]
     unsafe {
         libc::malloc_trim(0);
     }
 }
 
-/// Logs what is unusual about a model that can be served all the same.
+/// Logs what is unusual about a model that can still be served.
 fn log_what_is_unusual(catalog: &Catalog) {
     for note in &catalog.notes {
         log::info!("{note}");

@@ -20,7 +20,7 @@ pub struct Weight {
     pub dtype: Box<str>,
     /// Its shape in a float model.
     pub shape: Box<[u64]>,
-    /// Bytes that it takes in the model's files.
+    /// Its size in the model's files, in bytes.
     pub stored_bytes: u64,
 }
 

@@ -22,7 +22,7 @@ thread_local! {
 pub(super) struct Buffers(Mutex<Vec<Vec<u64>>>);
 
 impl Buffers {
-    /// Calls `work` with `len` bytes, of whatever contents, aligned for 64-bit words.
+    /// Calls `work` with `len` bytes of unspecified contents, aligned for 64-bit words.
     ///
     /// # Errors
     /// ENOMEM: there is no memory for a read that is so large.

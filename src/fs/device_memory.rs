@@ -67,7 +67,7 @@ impl Fs {
         self.gpu.stop();
     }
 
-    /// What there is to upload of a node. `None` for all that is no tensor data.
+    /// What an upload of the node would load; `None` if the node does not hold tensor data.
     fn target(&self, node: Node, fh: Option<u64>) -> Result<Option<Target>> {
         Ok(match node {
             Node::Top(Top::Tensors) => Some(Target::model(node.ino(), self.arena()?)),
@@ -85,13 +85,13 @@ impl Fs {
         })
     }
 
-    /// The view of an open file, which need not be made again.
+    /// The view that an open file already has.
     fn opened(&self, node: Node, fh: Option<u64>) -> Option<SharedView> {
         let file = self.handle(fh?)?;
         (file.node == node).then(|| file.view.clone())
     }
 
-    /// The array that a tensor's file holds. Of an unknown dtype its plain bytes.
+    /// The array that a tensor's file holds; plain bytes if its dtype is unknown.
     fn tensor_target(
         &self,
         file: TensorFile,
@@ -102,7 +102,7 @@ impl Fs {
         let Ok(tensor) = model.tensor(id) else {
             return Ok(None);
         };
-        // Tied tensors are the same bytes: they share the memory, too.
+        // Tied tensors are the same bytes, so they share the memory.
         if let Some(of) = tensor.raw.alias() {
             return self.tensor_target(file, of, None);
         }

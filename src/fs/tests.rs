@@ -145,7 +145,7 @@ fn a_listing_gives_what_it_has_and_waits_for_the_rest() {
     let list = |ino, from| at_once(|| fs.readdir(ino, from, true, Names::default()));
     let names = |n: &Names| n.0.iter().map(|e| e.1.clone()).collect::<Vec<_>>();
     let Answer::Ready((first, Ok(()))) = list(ROOT, 0) else {
-        panic!("the dots are there at once");
+        panic!("the dots are ready at once");
     };
     assert_eq!(names(&first), [".", ".."]);
     let rest = list(ROOT, 2);
@@ -188,7 +188,7 @@ fn a_read_touches_a_source_only_where_it_may() {
     let raw = m.ino(&["tensors", "plain", "raw"]);
     assert!(!is_ready(&at_once(|| fs.open(raw))));
     let Answer::Ready(Ok((fh, true))) = from_sources(|| fs.open(raw)) else {
-        panic!("it opens, and its source is as it was");
+        panic!("it opens, and its source has not changed");
     };
     fs.release(fh);
     for (path, want) in [

@@ -17,7 +17,7 @@ const OF_ROOT: &[&str] = &["status"];
 
 impl Fs {
     /// One extended attribute. Programs that list files ask for `security.*` and ACLs of each, so
-    /// nothing is worked out before it is clear that the name is one of ours.
+    /// nothing is computed before it is clear that the name is one of ours.
     ///
     /// # Errors
     /// ENODATA: there is no such attribute.

@@ -278,18 +278,18 @@ pub fn unmount(mountpoint: &Path, lazy: bool) -> Result<()> {
         .arg(mountpoint)
         .output()
         .map_err(|e| Error::io("run fusermount3 ('apt install fuse3')", e))?;
-    let said = String::from_utf8_lossy(&out.stderr);
+    let output = String::from_utf8_lossy(&out.stderr);
     let what = format!("unmount {}", mountpoint.display());
     match out.status.success() {
         true => Ok(()),
         // The same error as umount(2) gives root.
-        false if said.contains("busy") => Err(Error::io(
+        false if output.contains("busy") => Err(Error::io(
             what,
             std::io::Error::from_raw_os_error(libc::EBUSY),
         )),
         false => Err(Error::other(
             libc::EPERM,
-            format!("{what}: {}", said.trim()),
+            format!("{what}: {}", output.trim()),
         )),
     }
 }

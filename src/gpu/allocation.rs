@@ -63,7 +63,7 @@ pub struct Allocation {
     pub auto_free: bool,
     /// Never evict it.
     pub pin: bool,
-    /// When it was last uploaded, joined or let go: larger is later.
+    /// When it was last uploaded, joined or released: larger is later.
     pub last_used: u64,
     /// If it failed: the open files that have not got the error yet.
     pub untold: HashSet<u64>,

@@ -245,7 +245,7 @@ impl Ask {
         }
     }
 
-    /// Fills in the device, where it is known.
+    /// Fills in the device, if it is known.
     pub fn on(&mut self, device: Option<&Device>) {
         if let Some(device) = device {
             self.io.device_ordinal = device.ordinal;

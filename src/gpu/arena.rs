@@ -72,7 +72,7 @@ impl Arena {
         arena
     }
 
-    /// Where the bytes of that `raw` file lie.
+    /// Where the bytes of that `raw` file are.
     pub fn place(&self, ino: u64) -> Option<Span> {
         let i = self.places.binary_search_by_key(&ino, |p| p.ino).ok()?;
         Some(self.places[i])

@@ -36,7 +36,7 @@ pub struct Core {
     clock: Clock,
     /// Threads that look at source files: a disk that hangs must not delay other requests.
     pub lookups: Workers,
-    /// Whether there ever was an UPLOAD. Before the first, no open file has a lease.
+    /// Whether there has been an UPLOAD. Before the first one, no open file has a lease.
     used: AtomicBool,
     /// Held while everything is freed.
     farewell: Mutex<()>,

@@ -145,8 +145,8 @@ impl Table {
         }
     }
 
-    /// Marks an upload as failed: it has no memory and no lease any more. `told` are the open files that
-    /// get the error at once; the others get it later.
+    /// Marks an upload as failed: it has no memory and no lease any more. The open files in `told` get
+    /// the error at once; the others get it later.
     pub fn fail(&mut self, id: u64, failure: Failure, told: &HashSet<u64>, untold_other: bool) {
         let Some(a) = self.all.get_mut(&id) else {
             return;

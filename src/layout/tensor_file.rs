@@ -278,7 +278,7 @@ fn picture_len(tensor: &Tensor<'_>) -> Option<u64> {
     Some(preview::png_len(values.shape))
 }
 
-/// A tensor's picture, made when it is first read.
+/// A tensor's picture, rendered on first read.
 fn picture(model: &Arc<Model>, id: TensorId) -> Result<Option<SharedView>> {
     let Some(len) = model.tensor(id).ok().and_then(|t| picture_len(&t)) else {
         return Ok(None);

@@ -46,7 +46,7 @@ impl Expr {
         }
     }
 
-    /// The tensor that it is another name of.
+    /// The tensor that this is another name of.
     pub fn alias(&self) -> Option<TensorId> {
         match self {
             Expr::Raw(of) | Expr::Values(of) => Some(*of),
@@ -59,7 +59,7 @@ impl Expr {
         matches!(self, Expr::Join(_) | Expr::Same(_))
     }
 
-    /// The stored tensor that it is.
+    /// The stored tensor, if it is one.
     pub fn stored(&self) -> Option<TensorId> {
         match self {
             Expr::Stored(index) => Some(*index),
@@ -67,12 +67,12 @@ impl Expr {
         }
     }
 
-    /// Whether it is what a quantized layer decodes to.
+    /// Whether it is the values of a quantized layer.
     pub fn is_decoded(&self) -> bool {
         matches!(self, Expr::Layer(_))
     }
 
-    /// Whether it is joined, and of other tensors' stored bytes alone.
+    /// Whether it joins only the `raw` of other tensors.
     pub fn is_joined_raw(&self) -> bool {
         let is_raw = |part: &Expr| matches!(part, Expr::Raw(_)) || part.is_joined_raw();
         self.is_joined() && self.operands().iter().all(is_raw)
@@ -142,8 +142,8 @@ impl Model {
         bytes
     }
 
-    /// The method and bits of the quantized layer that `expr`'s values are decoded from (of a join,
-    /// the first part's), if they are.
+    /// The quantized layer that `expr`'s values are decoded from (of a join, the first part's), by its
+    /// index for [`Model::layer`].
     pub fn decoded_from(&self, expr: &Expr) -> Option<u32> {
         match expr {
             Expr::Layer(layer) => Some(*layer),

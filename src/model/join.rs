@@ -87,7 +87,7 @@ impl Model {
         }
         match self.join_words(&groups, &classes, stacked) {
             Ok(made) => Ok(made),
-            // The weight exists all the same, as values; its scales do not.
+            // The weight still exists, as values; its scales do not.
             Err(why) if suffix == "weight" => {
                 let mut made = self.join_values(&groups, stacked)?;
                 made.remark = (!why.is_empty())

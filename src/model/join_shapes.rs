@@ -1,4 +1,4 @@
-//! The shapes of joined parts: whether they fit along an axis, and what comes out.
+//! The shapes of joined parts: whether they fit along an axis, and the shape of the result.
 
 use std::sync::Arc;
 

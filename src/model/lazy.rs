@@ -8,7 +8,7 @@ use crate::reason::{Missing, Reason};
 
 /// What a request thread gets instead of an answer that it would have to wait for. No user sees it:
 /// the request is answered from another thread.
-const NOT_NOW: &str = "not worked out yet";
+const NOT_NOW: &str = "not computed yet";
 
 /// `T`, or the reason why there is none, computed on demand.
 pub(super) struct Lazy<T> {

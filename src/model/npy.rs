@@ -30,7 +30,7 @@ impl NpyKind {
 }
 
 impl Model {
-    /// What the tensor's `.npy` is, if it has one: NumPy's own dtype where it has it, else (and for
+    /// What the tensor's `.npy` is, if it has one: NumPy's own dtype if there is one, else (and for
     /// quantized weights) binary32 values.
     pub fn npy_kind(&self, id: TensorId) -> Option<NpyKind> {
         let tensor = self.tensor(id).ok()?;

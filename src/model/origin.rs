@@ -1,4 +1,4 @@
-//! Where a tensor comes from, as it is shown: `meta.json`, `ls` and messages all use this.
+//! Where a tensor comes from: `meta.json`, `ls` and messages all show this.
 
 use serde_json::{Map, Value};
 
@@ -7,7 +7,7 @@ use crate::catalog::Extent;
 
 /// What an expression is made of, one level deep.
 pub struct Origin<'m> {
-    /// `stored`, `fused`, `stacked`, `dequantized`, `tied`, or a container's own.
+    /// `stored`, `fused`, `stacked`, `dequantized`, `tied`, or the container's own kind.
     pub kind: &'static str,
     /// The run of a file that it is, if it is one.
     pub extent: Option<Extent>,
@@ -15,7 +15,7 @@ pub struct Origin<'m> {
     pub more: Option<&'m Map<String, Value>>,
     /// The axis that its parts are joined along, counted from the front.
     pub axis: Option<usize>,
-    /// The tensors that it is joined of, or another name of.
+    /// The tensors that it joins, or the one that it is another name of.
     pub parts: Vec<Part<'m>>,
     /// The quantized layer that it is decoded from, by its index for [`Model::layer`].
     pub layer: Option<u32>,
@@ -27,7 +27,7 @@ pub struct Part<'m> {
     pub name: &'m str,
     /// Which expert it belongs to, in a stack.
     pub index: Option<usize>,
-    /// Where it begins and ends along the axis, within its expert in a stack. `None` if it is all.
+    /// Its start and end along the axis, in a stack within its expert. `None` if it is the whole.
     pub range: Option<[u64; 2]>,
 }
 

@@ -78,7 +78,7 @@ impl Model {
             Ok(made) => Ok(Box::new(made)),
         };
         if patience::is_refused() {
-            return Err(Missing::Unread("not worked out yet".into()));
+            return Err(Missing::Unread("not resolved yet".into()));
         }
         let known = slot.0.get_or_init(|| result);
         known.as_deref().map_err(|why| why.clone().into())

@@ -42,7 +42,7 @@ impl Tensor<'_> {
         self.values.as_ref()?.decoded.as_ref()
     }
 
-    /// Whether the `f32` is made of dequantized values rather than of the tensor's own elements.
+    /// Whether the `f32` holds dequantized values rather than the tensor's own elements, widened.
     pub fn is_dequantized(&self) -> bool {
         self.decoded().is_some()
     }

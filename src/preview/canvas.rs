@@ -22,7 +22,7 @@ impl Canvas {
         }
     }
 
-    /// Fills a rectangle; what lies outside the canvas is left out.
+    /// Fills a rectangle, clipped to the canvas.
     pub fn rect(&mut self, x: usize, y: usize, w: usize, h: usize, color: u8) {
         let (x1, y1) = ((x + w).min(self.width), (y + h).min(self.height));
         for y in y..y1 {

@@ -17,7 +17,7 @@ pub struct Subject {
     pub values: SharedView,
     /// The values as stored, if binary32 cannot hold them.
     pub wide: Option<Wide>,
-    /// Bytes that all of them take in the model's files: at most [`super::BUDGET`] of these are
+    /// Size of all of them in the model's files, in bytes: at most [`super::BUDGET`] of these are
     /// read.
     pub stored_bytes: u64,
 }

@@ -118,8 +118,8 @@ fn of_a_manifest_what_lies_in_the_cut_bin_is_served() {
     assert!(error.contains("Git LFS pointer"), "{error}");
 }
 
-/// Without an index only their names tell of shards that are missing: what is there is a model all
-/// the same, of which nothing is inferred from what is not there.
+/// Without an index, only the names of the other shards show that some are missing. The rest is still
+/// served as a model, but no tied head is inferred.
 #[test]
 fn shards_that_only_the_names_of_others_tell_of() {
     let config = json!({"tie_word_embeddings": true}).to_string();
@@ -144,7 +144,7 @@ fn shards_that_only_the_names_of_others_tell_of() {
     let problems = check(dir.path()).unwrap();
     assert_eq!(problems.len(), 1);
     assert_eq!(problems[0].file, missing);
-    // One shard by its own path is asked for alone.
+    // A shard that is opened by its own path stands alone.
     assert!(
         check(&dir.join("m-00003-of-00003.safetensors"))
             .unwrap()
@@ -165,6 +165,6 @@ fn a_config_that_cannot_be_read_is_not_said_to_be_missing() {
     let catalog = open(dir.path(), OpenOptions::default()).unwrap();
     let model = Model::new(catalog, ModelOptions::default());
     let error = model.find("lm_head.weight").err().unwrap().to_string();
-    let words = ["in config.json, which cannot be read", "not JSON"];
+    let words = ["because config.json cannot be read", "not JSON"];
     assert!(words.iter().all(|w| error.contains(w)), "{error}");
 }

@@ -233,7 +233,7 @@ fn mount_helper_by_its_own_name() {
             .args(args);
         Ran::of(command.output().unwrap())
     };
-    // As mount(8) passes what fstab says.
+    // As mount(8) passes the options of fstab.
     let options = "rw,nofail,noauto,user,_netdev,x-systemd.automount,comment=x,noatime,threads=2,no_synthetic";
     run(&["-n", "-t", "stfs", "-o", options]).ok();
     assert!(is_mounted(&at) && at.join("model.json").exists());

@@ -99,7 +99,7 @@ fn others_see_it_only_if_allowed() {
         : > "$DIR/fuse.conf"
         mount --bind "$DIR/fuse.conf" /etc/fuse.conf
         nobody "$BIN/stfs" mount "$MODEL" "$DIR/m" > /dev/null
-        # Not even root, and stfs mounts says what it can.
+        # Not even root, and stfs mounts reports what it can.
         cat "$DIR/m/model.json" > /dev/null 2> "$DIR/why" && echo seen
         grep -o "Permission denied" "$DIR/why"
         "$BIN/stfs" mounts | grep "$DIR/m" | awk '{print $3, $4, $5, $6}'

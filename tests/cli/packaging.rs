@@ -6,7 +6,7 @@ use std::process::Command;
 use crate::common::Ran;
 use crate::common::mount::BIN;
 
-/// The PATH that sudo gives root, in which there is no cargo.
+/// The PATH that sudo gives root, which does not contain cargo.
 fn install(root: &Path, program: &str) -> Ran {
     let out = Command::new("make")
         .args(["-C", concat!(env!("CARGO_MANIFEST_DIR"), "/packaging")])

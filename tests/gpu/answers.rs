@@ -7,7 +7,7 @@ use stfs::ioctl::{self, GpuDevice, GpuEntry, GpuIo, Header};
 
 use crate::support::*;
 
-/// A request with rubbish where the answer goes.
+/// A request with arbitrary bytes in the fields of the answer.
 fn littered<T: Header>(set: impl FnOnce(&mut T)) -> T {
     let mut request = T::request();
     bytemuck::bytes_of_mut(&mut request)[T::INPUT..].fill(0x5A);

@@ -87,13 +87,13 @@ fn switched_off_not_allowed_and_unknown() {
     );
 
     let owner = with(Access::Owner);
-    for (who, errno) in [(0, 0), (1000, 0), (1001, libc::EACCES)] {
+    for (user, errno) in [(0, 0), (1000, 0), (1001, libc::EACCES)] {
         assert_eq!(
-            owner.call(ioctl::QUERY, request(), &target, uid(who)).0,
+            owner.call(ioctl::QUERY, request(), &target, uid(user)).0,
             errno
         );
         let listed = owner
-            .raw(ioctl::LIST, bytemuck::bytes_of(&entry), uid(who))
+            .raw(ioctl::LIST, bytemuck::bytes_of(&entry), uid(user))
             .0;
         assert_eq!(listed, if errno == 0 { libc::ENXIO } else { errno });
     }

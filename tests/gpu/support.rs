@@ -273,7 +273,7 @@ impl Fixture {
         self.upload_with(request(), target, fh)
     }
 
-    /// UPLOAD, again and again until it is no longer loading.
+    /// Repeats UPLOAD until the tensor is no longer loading.
     pub fn upload_with(&self, io: GpuIo, target: &Target, fh: u64) -> (i32, GpuIo) {
         loop {
             let (errno, out) = self.call(ioctl::UPLOAD, io, target, file(fh));

@@ -56,8 +56,8 @@ impl Matrix {
         Ok(())
     }
 
-    /// Announces strips, if they lie far apart: so that a cold disk brings them together, and not one
-    /// after the other.
+    /// Announces strips that lie far apart, so that a cold disk fetches them together rather than one
+    /// after another.
     fn announce(&self, rows: Range<usize>, columns: &Range<usize>) {
         if self.row_bytes - columns.len() > GAP {
             let strip = |row: usize| {

@@ -84,7 +84,7 @@ impl LocalFile {
         }
     }
 
-    /// Whether the byte at `offset` is in the page cache. If the file system does not report it, no.
+    /// Whether the byte at `offset` is in the page cache; `false` if the file system does not report it.
     fn is_cached(&self, offset: u64) -> bool {
         let mut byte = [0];
         let mut room = [io::IoSliceMut::new(&mut byte)];
@@ -191,8 +191,8 @@ impl Object for LocalFile {
         }))
     }
 
-    /// The kernel begins to read all ranges at the same time. An announcement costs about as much as
-    /// reading a range that is in the page cache, so there is none if both ends are.
+    /// The kernel starts to read all ranges at the same time. An announcement costs about as much as
+    /// reading a cached range, so it is skipped if the first and the last range are in the page cache.
     fn will_need(&self, ranges: &[Range<u64>]) {
         // Even the advice can wait if the disk's queue is long.
         if patience::touch_source().is_err() {
