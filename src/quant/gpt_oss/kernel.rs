@@ -203,8 +203,16 @@ impl Transposed {
         if width == groups {
             return view.read_at(first * groups * unit, out);
         }
-        for (row, out) in (first..).zip(out.chunks_exact_mut((width * unit) as usize)) {
-            view.read_at((row * groups + span.start) * unit, out)?;
+        let strip = (width * unit) as usize;
+        let start = |row: u64| (row * groups + span.start) * unit;
+        let rows = first..first + (out.len() / strip) as u64;
+        let strips: Vec<_> = rows
+            .clone()
+            .map(|row| start(row)..start(row) + strip as u64)
+            .collect();
+        view.will_need(&strips);
+        for (row, out) in rows.zip(out.chunks_exact_mut(strip)) {
+            view.read_at(start(row), out)?;
         }
         Ok(())
     }
