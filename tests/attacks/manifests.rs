@@ -34,6 +34,11 @@ fn spans_and_sizes_that_lie() {
         of(0, 16, json!([u64::MAX, 2]), "U8"),
         &["overflows 64 bits"],
     );
+    // As a logical shape of 4-bit values, both sides of its size overflow.
+    tensor(
+        of(0, 1 << 62, json!([1u64 << 63]), "U32"),
+        &["[9223372036854775808] overflows 64 bits"],
+    );
     tensor(of(0, 16, json!(["4"]), "F32"), &["shape is not an array"]);
     tensor(of(0, 16, json!([-4]), "F32"), &["shape is not an array"]);
     // A U32 whose logical shape packs no whole words in a row.
