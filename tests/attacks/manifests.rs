@@ -93,7 +93,7 @@ fn pairs_that_are_none() {
     refused_files(&two, &["several manifests", "a.json", "b.json"]);
 }
 
-/// As a broken index is: a problem of the model, not trouble with the program.
+/// Like a broken index, it is a problem of the model, not a failure of the program.
 #[test]
 fn a_broken_manifest_is_a_problem_that_is_listed() {
     let dir = Dir::of(&[("w.bin", &[0; 64]), ("w.json", b"{\"tensors\": {")]);
@@ -119,7 +119,7 @@ fn a_bin_that_is_something_else() {
     refused_files(&files, &["w.bin", "for 4096 bytes", "git lfs pull"]);
 }
 
-/// Spans may overlap, and a file may be all hole: so sums of sizes need not fit 64 bits.
+/// Spans may overlap, and a file may be sparse, so sums of sizes need not fit 64 bits.
 #[test]
 fn more_bytes_than_can_be_added_up() {
     let size = 1u64 << 43;
