@@ -101,7 +101,7 @@ fn what_really_is_a_pickle_is_called_one() {
 
 #[test]
 fn every_problem_of_a_header_is_reported_with_its_names() {
-    // One entry is wrong; the index promises it, another that is there, and one that is not.
+    // One entry is wrong. The index lists it, one that exists, and one that does not.
     let header = json!({"a": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]},
         "b": {"dtype": "F32", "shape": [2], "data_offsets": [4, 8]}});
     let bad = shard(&header.to_string(), 4);

@@ -84,7 +84,7 @@ fn missing_shard(store: &dyn Store, name: &str, index: &str) -> Error {
     )
 }
 
-/// Tells the store which shards are about to be read.
+/// Announces to the store which shards are about to be read.
 pub(super) fn announce(store: &Arc<dyn Store>, names: &[impl AsRef<str>]) {
     let names: Vec<&str> = names.iter().map(AsRef::as_ref).collect();
     store.prefetch(&names);

@@ -202,7 +202,7 @@ fn a_state_that_cannot_be_read_is_asked_for_again() {
     let model = &layout.model;
     let id = |name: &str| model.id(name).unwrap();
     let (weight, fused) = (id("q_proj.weight"), id("qkv_proj.weight"));
-    // The state's bytes are cut off, and then replaced by zeros.
+    // Cut to the length field: no tensor data can be read.
     let cut = std::fs::OpenOptions::new().write(true).open(&path).unwrap();
     cut.set_len(8).unwrap();
 
