@@ -100,11 +100,11 @@ impl Catalog {
     #[cfg(test)]
     pub(crate) fn of_rows(
         source: &Source,
-        file: Arc<dyn Object>,
+        files: Vec<Arc<dyn Object>>,
         rows: Vec<Row>,
     ) -> Result<Catalog> {
         let mut parts = Parts::new(&source.store, "test");
-        parts.files.push(file);
+        parts.files = files;
         parts.tensors = rows;
         Catalog::assemble(&source.model, parts)
     }

@@ -62,7 +62,7 @@ impl From<&Location> for Location {
 }
 
 /// What can go wrong. Every variant has an errno ([`Error::errno`]) and a message that names the
-/// file or tensor, gives both numbers if there are two, and says what to do if that is known.
+/// file or tensor, gives both numbers if there are two, and states what to do if that is known.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The operating system refused something.
@@ -81,7 +81,7 @@ pub enum Error {
         /// What is wrong with it.
         problem: String,
     },
-    /// The source file no longer has the bytes that its header promised.
+    /// The source file no longer has all the bytes that its header describes.
     #[error(
         "{at}: truncated: needs {needs} bytes, has {has}; restore the file, or mount the model again"
     )]

@@ -194,14 +194,10 @@ impl Filesystem for FuseFs {
         _lock_owner: Option<LockOwner>,
         reply: ReplyData,
     ) {
-        let reply = move |bytes: Result<ReadBytes<'_>, crate::Error>| {
+        let reply = move |bytes: Result<ReadBytes<'_>, crate::Error>| match bytes {
             // SAFETY: fuser hands the slice to `writev` on /dev/fuse, and nothing on the way reads it.
-            let slice = bytes.as_ref().map(|bytes| unsafe { bytes.for_kernel() });
-            match slice {
-                Ok(Ok(slice)) => reply.data(slice),
-                Ok(Err(e)) => reply.error(logged(&e)),
-                Err(e) => reply.error(logged(e)),
-            }
+            Ok(bytes) => reply.data(unsafe { bytes.for_kernel() }),
+            Err(e) => reply.error(logged(&e)),
         };
         self.answer_from_sources(|fs| fs.read(fh.0, offset, size, reply), |()| ());
     }

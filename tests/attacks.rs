@@ -1,5 +1,5 @@
-//! Hostile and broken models: every way in which files can lie about themselves must end in an
-//! error that names the file and the tensor, gives both numbers and says what to do. Never a
+//! Hostile and broken models: every way in which files can be wrong about themselves must end in an
+//! error that names the file and the tensor, gives both numbers and states what to do. Never a
 //! panic, never a hang, never made-up bytes.
 
 #[path = "attacks/common.rs"]

@@ -1,4 +1,4 @@
-//! `export/` against the safetensors library, and against the model's own stored bytes.
+//! Compares `export/` with the safetensors library and with the model's own stored bytes.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -136,8 +136,8 @@ fn floats_are_widened_and_integers_kept() {
     assert_eq!((w.dtype(), w.data()), (Dtype::F32, &widened[..]));
 }
 
-/// Scales of inputs and of the KV cache are nothing that a float model has, whichever module they
-/// stand in; a layer that cannot be decoded stays whole.
+/// A float model has no scales of inputs or of the KV cache, whichever module they belong to. A
+/// layer that cannot be decoded is kept as it is stored.
 #[test]
 fn floats_are_without_the_scales_of_activations() {
     let dir = tempfile::tempdir().unwrap();
@@ -168,7 +168,7 @@ fn floats_are_without_the_scales_of_activations() {
     assert_eq!(parameters, 2 * 64);
 }
 
-/// In a safetensors file that name is no tensor's.
+/// In a safetensors file that name is reserved.
 #[test]
 fn a_tensor_named_like_the_metadata_is_in_the_manifest_alone() {
     let dir = tempfile::tempdir().unwrap();

@@ -1,6 +1,7 @@
 //! Small models as the formats' own libraries save them, and float32 values as those libraries
-//! dequantise them: `tests/golden/CASE/model` and `tests/golden/CASE/expected.safetensors`, whose
-//! metadata say what made them and how closely they must agree (`tests/golden/make.sh` makes them).
+//! dequantize them: `tests/golden/CASE/model` and `tests/golden/CASE/expected.safetensors`, whose
+//! metadata state what made them and how closely they must agree (`tests/golden/make.sh` makes
+//! them).
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -13,7 +14,7 @@ use serde_json::Value;
 enum Compare {
     /// Bit for bit; a NaN equals any NaN.
     Bits,
-    /// As that, but for the sign of zero.
+    /// Bit for bit, except for the sign of zero.
     Values,
 }
 
@@ -72,7 +73,7 @@ fn stfs(args: &[&str]) -> Result<Vec<u8>, String> {
     }
 }
 
-/// The values that stfs has under a name.
+/// The values that stfs returns for a name.
 fn found(model: &str, name: &str) -> Result<Values, String> {
     let meta = stfs(&["cat", model, name, "--view", "meta"])?;
     let meta: Value = serde_json::from_slice(&meta).map_err(|e| e.to_string())?;
@@ -107,7 +108,7 @@ fn compare(found: &Values, expected: &Values, rule: Compare) -> Result<(), Strin
     ))
 }
 
-/// What one case's library has, and the fusions that follow from it.
+/// The values from one case's library, and the fusions that follow from them.
 fn expected(bytes: &[u8]) -> Vec<(String, Values)> {
     let file = SafeTensors::deserialize(bytes).unwrap();
     let mut all: Vec<(String, Values)> = file

@@ -1,5 +1,5 @@
-//! Safetensors files, right and wrong, against the safetensors library: what it opens stfs opens,
-//! with the same tensors, and what it refuses stfs refuses, in words.
+//! Compares stfs with the safetensors library on valid and invalid files: stfs opens what the
+//! library opens, with the same tensors, and refuses what it refuses, with an explanation.
 
 mod common;
 
@@ -33,7 +33,7 @@ fn compare(bytes: &[u8]) {
         (Ok(_), Err(e)) => panic!("the library refuses ({e}): {}", shown()),
         (Err(e), Ok(_)) => panic!("the library accepts, stfs: {e}: {}", shown()),
     }
-    // With what is missing allowed there may be less, but never a panic.
+    // With `allow_missing` there may be fewer tensors, but never a panic.
     let allow_missing = true;
     let _ = Catalog::open(&path, OpenOptions { allow_missing });
 }
@@ -45,7 +45,7 @@ fn file(header: &str, data: usize) -> Vec<u8> {
     bytes
 }
 
-/// A number as a header might give it: small, at a boundary, or none at all.
+/// A number as a header might contain it: small, at a boundary, or not a number at all.
 fn number() -> impl Strategy<Value = String> {
     prop_oneof![
         8 => (0..9u64).prop_map(|n| n.to_string()),
@@ -71,7 +71,7 @@ fn entry() -> impl Strategy<Value = String> {
     })
 }
 
-/// Tensors that follow one another as they should, to be spoiled a little.
+/// Valid consecutive tensors, to be damaged slightly.
 fn valid() -> impl Strategy<Value = (String, usize)> {
     let one = (select(&DTYPES[..]), prop::collection::vec(0..4usize, 0..3));
     prop::collection::vec(one, 0..5).prop_map(|tensors| {
@@ -114,7 +114,7 @@ proptest! {
     }
 }
 
-/// What the fuzzer begins with, and what it has found.
+/// The fuzzer's initial inputs, and those that it has found.
 #[test]
 fn the_fuzzers_seeds() {
     let seeds = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz/seeds/header");

@@ -7,13 +7,13 @@ use std::path::{Path, PathBuf};
 /// No file of `src` has more lines than this.
 const MAX_LINES: usize = 400;
 
-/// Longer ones that are still to be split.
+/// Longer files that remain to be split.
 const TOO_LONG: &[&str] = &[];
 
-/// Imports that break the order and are still to go: file and module.
+/// Imports that break the order and remain to be removed: file and module.
 const TO_BE_MENDED: &[(&str, &str)] = &[];
 
-/// Crates that may be named in one place alone, so that they can be replaced there.
+/// Crates that may be named in only one place, so that they can be replaced there.
 const CRATES: &[(&str, &[&str])] = &[
     ("fuser", &["src/fuse.rs", "src/fuse/"]),
     ("cudarc", &["src/gpu/driver/cuda"]),
@@ -177,7 +177,7 @@ fn unfold(prefix: &[String], text: &str, found: &mut Vec<Vec<String>>) {
     }
 }
 
-/// The row of the table, and the place in it, with the longest name that `path` begins with.
+/// The row of the table whose entry is the longest prefix of `path`, and that entry.
 fn layer_of(layers: &[Vec<Vec<String>>], path: &[String]) -> Option<(usize, String)> {
     let rows = layers.iter().enumerate();
     let entries = rows.flat_map(|(row, names)| names.iter().map(move |name| (row, name)));
@@ -208,7 +208,7 @@ fn modules_import_only_what_lies_above_them() {
             if path.len() == 1 && (path[0] == "Error" || path[0] == "Result") {
                 path = vec!["error".into()];
             }
-            // What a `super::` leads to, if it is an item and not a module, is the module's own.
+            // A `super::` path that leads to an item belongs to the module itself.
             let Some((used, target)) = layer_of(&layers, &path) else {
                 continue;
             };

@@ -1,4 +1,4 @@
-//! The commands that look at a model: exit codes, JSON, and what reaches the terminal.
+//! The commands that inspect a model: exit codes, JSON, and what reaches the terminal.
 
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
@@ -82,7 +82,7 @@ fn stat_has_exactly_the_keys_of_the_contract() {
     out(2, &["stat"]);
 }
 
-/// A finite value that binary32 cannot hold is no infinity.
+/// A finite value that binary32 cannot hold is not an infinity.
 #[test]
 fn stat_sees_binary64_as_it_is() {
     let dir = tempfile::tempdir().unwrap();
@@ -145,7 +145,7 @@ fn diff_tells_shape_from_dtype_from_value() {
     out(2, &["diff", &a]);
 }
 
-/// The distance of the rest would read as "hardly changed".
+/// The distance over the other values would look like "hardly changed".
 #[test]
 fn diff_has_no_distance_where_nan_or_inf_came_or_went() {
     let inf = f32::INFINITY;
@@ -197,7 +197,7 @@ fn verify_finds_more_than_one_problem() {
     out(2, &["verify", "/nonexistent"]);
 }
 
-/// What only opening the model finds.
+/// Problems that only opening the model finds.
 #[test]
 fn verify_says_why_a_model_cannot_be_opened() {
     let dir = tempfile::tempdir().unwrap();
@@ -323,7 +323,7 @@ fn names_longer_than_any_column_are_printed() {
                 .find(|l| l.trim_start_matches("~ ").starts_with(name))
         };
         assert!(line(&long).is_some());
-        // The others' columns stay columns.
+        // The columns of the other lines stay aligned.
         assert!(line("b ").is_some_and(|l| l.chars().count() < 1000));
     }
 }
@@ -344,7 +344,7 @@ fn hostile_names_never_reach_the_terminal_raw() {
     let sums = format!("{a}/sums");
     out(0, &["verify", "--checksum", &sums, &a]);
     texts.push(out(1, &["verify", "--checksum", &sums, &b]));
-    // A problem that the names of a damaged model are in.
+    // A problem whose text contains names from a damaged model.
     let dir = tempfile::tempdir().unwrap();
     let damaged = format!(
         r#"{{"{}": {{"dtype": "F32", "shape": [2], "data_offsets": [0, 4]}}}}"#,

@@ -1,4 +1,4 @@
-//! `doc/SEMANTICS.md` names the tests that hold its promises: each of them exists.
+//! `doc/SEMANTICS.md` names the tests of its promises. Each of them must exist.
 
 use std::path::Path;
 
@@ -42,6 +42,6 @@ fn every_promise_names_tests_that_exist() {
         }
     }
     assert!(problems.is_empty(), "{}", problems.join("\n"));
-    // The page was understood.
+    // The page was parsed.
     assert!(tests > 40, "{tests}");
 }

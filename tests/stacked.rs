@@ -23,7 +23,7 @@ const PROJECTIONS: [(&str, [usize; 2]); 3] = [
 enum Data {
     /// Any bits.
     Codes,
-    /// Any bits that are no NaN.
+    /// Any bits that are not NaN.
     F8,
     F16,
     Bf16,
@@ -184,7 +184,7 @@ fn cases() -> Vec<Case> {
     ]
 }
 
-/// The contents of a tensor of `n` elements, which `seed` and, of an order, `expert` choose.
+/// The contents of a tensor of `n` elements, determined by `seed` and, for an order, by `expert`.
 fn data(kind: &Data, dtype: Dtype, n: usize, seed: usize, expert: usize) -> Vec<u8> {
     let noise = |i: usize| ((i + 31 * seed).wrapping_mul(2_654_435_761) >> 16) as u32;
     let values = (0..n).map(noise);
@@ -275,7 +275,7 @@ fn the_fused_export_of_experts_is_a_model_again() {
             assert_eq!(got.0, shape, "{}, {name}", case.name);
             assert!(got == want, "{}, {name}: other values", case.name);
         }
-        // What a float model has is the two stacks, and nothing of how they were stored.
+        // A float model has the two stacks and no trace of how they were stored.
         let floats = stfs::export::float_model(&again);
         assert_eq!(floats.len(), 2, "{}", case.name);
         assert!(floats.iter().all(|(_, values)| *values), "{}", case.name);

@@ -1,5 +1,5 @@
-//! Every view against an eager model of it: the whole computed at once, the naive way, and any
-//! range of the lazy one equal to the same range of that.
+//! Compares every view with an eager model that computes the whole naively: any range of the view
+//! must equal the same range of the model.
 
 mod common;
 
@@ -17,14 +17,14 @@ use stfs::catalog::{Extent, LocalFile, OpenOptions};
 use stfs::model::{Model, ModelOptions};
 use stfs::view::{Bytes, Cast, Concat, Npy, SharedView, StoredBytes, View, read_all};
 
-/// Where a read begins, which of the odd lengths it has, and how its buffer is misaligned.
+/// Each read's start, which of the odd lengths it has, and the misalignment of its buffer.
 type Reads = Vec<(Index, Index, usize)>;
 
 fn reads() -> impl Strategy<Value = Reads> {
     prop::collection::vec((any::<Index>(), any::<Index>(), 0..4usize), 12)
 }
 
-/// Holds a view against its bytes, at those reads and as a whole.
+/// Compares a view with its bytes, for those reads and as a whole.
 fn check(view: &dyn View, want: &[u8], reads: &Reads) {
     assert_eq!(view.len(), want.len() as u64);
     assert_eq!(view.is_empty(), want.is_empty());
@@ -41,7 +41,7 @@ fn check(view: &dyn View, want: &[u8], reads: &Reads) {
     }
 }
 
-/// If there is a piece without a copy, it holds the same bytes.
+/// Checks that a zero-copy piece, if there is one, holds the same bytes.
 fn check_piece(view: &dyn View, want: &[u8], range: Range<usize>) {
     if let Some(piece) = view.piece(range.start as u64, range.len()) {
         let mut file = tempfile::tempfile().unwrap();
@@ -72,7 +72,7 @@ fn ours(dtype: Dtype) -> stfs::dtype::Dtype {
     stfs::dtype::Dtype::from_name(&dtype.to_string()).unwrap()
 }
 
-/// The `f32` of stored bytes: the lazy view's whole, once it is known to be right.
+/// Checks the `f32` of stored bytes.
 fn check_f32(view: &dyn View, dtype: Dtype, data: &[u8], reads: &Reads) {
     let want = naive::f32_bytes(dtype, data).unwrap();
     let got = read_all(view).unwrap();
@@ -220,7 +220,7 @@ fn layer() -> impl Strategy<Value = Layer> {
 fn tensors(at: usize, l: &Layer) -> (Vec<T>, Vec<T>) {
     let (mut all, mut made) = (Vec::new(), Vec::new());
     let join = |name: String, parts: &[T]| {
-        // Rows follow one another: in C order that is all there is to it.
+        // In C order, joined rows simply follow one another.
         let mut shape = parts[0].shape.clone();
         shape[0] = parts.iter().map(|p| p.shape[0]).sum();
         let data = parts.iter().flat_map(|p| p.data.clone()).collect();
@@ -315,7 +315,7 @@ proptest! {
     }
 }
 
-/// Counts the bytes that are read of it.
+/// Counts the bytes that are read from it.
 struct Counting(Arc<AtomicU64>, u64);
 
 impl View for Counting {

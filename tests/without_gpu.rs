@@ -25,7 +25,7 @@ fn the_ioctl_answers_enodev_and_the_command_says_why() {
     assert_eq!(refused.raw_os_error(), Some(libc::ENODEV));
     let refused = ioctl::devices(file.as_fd()).unwrap_err();
     assert_eq!(refused.raw_os_error(), Some(libc::ENODEV));
-    // Nothing is resident, which needs no GPU to be known.
+    // Nothing is resident, and no GPU is needed to know that.
     assert!(ioctl::list(file.as_fd()).unwrap().is_empty());
     let upload = ["gpu", "upload", raw.to_str().unwrap()];
     stfs(upload).fails(&["built without GPU support", "feature 'gpu'"]);

@@ -121,8 +121,14 @@ impl Fs {
             _ => Part::File,
         };
         let node = Node::TensorFile(file, id);
-        let files = model.files_of(&expr).into_iter();
-        let sources = files.map(|f| model.catalog.files[f as usize].clone());
+        // Of a stored tensor its own file; of anything else whatever its permissions come from.
+        let files = match expr.stored() {
+            Some(_) => model.files_of(&expr),
+            None => model.source_files(id),
+        };
+        let sources = files
+            .into_iter()
+            .map(|f| model.catalog.files[f as usize].clone());
         let target = |bytes| self.bytes_target(node, part, bytes, sources.collect());
         Ok(bytes.map(target).map(|target| match shown.dtype.abi() {
             0 => target,

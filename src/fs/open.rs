@@ -137,7 +137,7 @@ impl Fs {
             if !follows && n < SMALL_READ {
                 piece.fetch_alone();
             }
-            return give(Ok(ReadBytes::Piece(piece)));
+            return give(piece.check().map(|()| ReadBytes::Piece(piece)));
         }
         let read = self.buffers.with(n, |bytes| {
             let read = file.view.read_at(offset, bytes);
@@ -185,16 +185,13 @@ impl ReadBytes<'_> {
 
     /// The bytes, for a system call.
     ///
-    /// # Errors
-    /// As [`Piece::for_kernel`].
-    ///
     /// # Safety
     /// As [`Piece::for_kernel`]: only a system call may read from the slice.
-    pub unsafe fn for_kernel(&self) -> Result<&[u8]> {
+    pub unsafe fn for_kernel(&self) -> &[u8] {
         match self {
             // SAFETY: the caller makes the same promise.
             ReadBytes::Piece(piece) => unsafe { piece.for_kernel() },
-            ReadBytes::Memory(bytes) => Ok(bytes),
+            ReadBytes::Memory(bytes) => bytes,
         }
     }
 
@@ -202,7 +199,7 @@ impl ReadBytes<'_> {
     #[cfg(test)]
     pub fn to_vec(&self) -> Vec<u8> {
         // SAFETY: the files of these tests are neither written nor truncated while they are read.
-        unsafe { self.for_kernel() }.unwrap().to_vec()
+        unsafe { self.for_kernel() }.to_vec()
     }
 }
 

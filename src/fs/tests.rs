@@ -354,3 +354,16 @@ fn the_status_does_not_wait_for_a_source_that_hangs() {
     assert!(took < Duration::from_millis(500), "{took:?}");
     drop(go);
 }
+
+#[test]
+fn a_read_that_fails_serves_nothing() {
+    let m = mount();
+    let fs = &m.fs;
+    let fh = m.open(&["tensors", "plain", "raw"]);
+    let file = &fs.layout.model.catalog.files[0];
+    let path = file.location().path().unwrap();
+    let shard = std::fs::File::options().write(true).open(path).unwrap();
+    shard.set_len(1).unwrap();
+    fs.read(fh, 0, 4, |bytes| assert!(bytes.is_err())).wait(fs);
+    assert_eq!(fs.bytes_served(), 0);
+}

@@ -36,6 +36,15 @@ pub struct Join {
     pub stacked: bool,
 }
 
+/// How far a walk goes from a stored tensor.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Reach {
+    /// To its own bytes.
+    Bytes,
+    /// If it stands for a layer, to all of the layer's parts.
+    Layers,
+}
+
 impl Expr {
     /// Its direct operands.
     pub fn operands(&self) -> &[Expr] {
@@ -104,21 +113,33 @@ impl Model {
     /// Calls `leaf` with the index of each stored tensor that the bytes of `expr` come from, in order,
     /// as often as it occurs.
     pub fn leaves(&self, expr: &Expr, leaf: &mut dyn FnMut(u32)) {
+        self.walk(expr, Reach::Bytes, leaf);
+    }
+
+    /// The one walk over expressions.
+    fn walk(&self, expr: &Expr, reach: Reach, leaf: &mut dyn FnMut(u32)) {
+        let layer = |index: u32, leaf: &mut dyn FnMut(u32)| {
+            self.recognized(index).parts.iter().for_each(|&i| leaf(i));
+        };
         match expr {
-            Expr::Stored(index) => leaf(*index),
-            Expr::Layer(layer) => self.recognized(*layer).parts.iter().for_each(|&i| leaf(i)),
+            Expr::Stored(index) => match self.layer_of_anchor(*index) {
+                Some(of) if reach == Reach::Layers => layer(of, leaf),
+                _ => leaf(*index),
+            },
+            Expr::Layer(index) => layer(*index, leaf),
             Expr::Raw(id) => {
                 if let Ok(tensor) = self.tensor(*id) {
-                    self.leaves(&tensor.raw, leaf);
+                    self.walk(&tensor.raw, reach, leaf);
                 }
             }
             Expr::Values(id) => {
                 if let Ok(tensor) = self.tensor(*id) {
-                    self.leaves(tensor.f32_expr(), leaf);
+                    self.walk(tensor.f32_expr(), reach, leaf);
                 }
             }
             Expr::Join(_) | Expr::Same(_) => {
-                expr.operands().iter().for_each(|e| self.leaves(e, leaf));
+                let operands = expr.operands().iter();
+                operands.for_each(|e| self.walk(e, reach, leaf));
             }
         }
     }
@@ -126,8 +147,14 @@ impl Model {
     /// Indexes into [`Catalog::files`](crate::catalog::Catalog::files) of the files that the bytes
     /// of `expr` come from, each once, in ascending order.
     pub fn files_of(&self, expr: &Expr) -> Vec<u32> {
+        self.files(&[expr], Reach::Bytes)
+    }
+
+    fn files(&self, all: &[&Expr], reach: Reach) -> Vec<u32> {
         let mut files = Vec::new();
-        self.leaves(expr, &mut |i| files.extend(self.catalog.files_of(i)));
+        for expr in all {
+            self.walk(expr, reach, &mut |i| files.extend(self.catalog.files_of(i)));
+        }
         files.sort_unstable();
         files.dedup();
         files
@@ -154,20 +181,13 @@ impl Model {
         }
     }
 
-    /// Indexes of the files that a tensor's bytes or values come from, each once.
+    /// Indexes of the files that a tensor's bytes or values come from, each once. The words of a layer
+    /// count for the whole of it, also as parts of a join: a user who may not read the scales may not read joined words either.
     pub fn source_files(&self, id: TensorId) -> Vec<u32> {
-        let Ok(tensor) = self.tensor(id) else {
-            return Vec::new();
-        };
-        let mut files = self.files_of(&tensor.raw);
-        if let Some(layer) = self.layer_of_anchor(id) {
-            files.extend(self.files_of(&Expr::Layer(layer)));
-        } else if let Some(decoded) = tensor.decoded() {
-            files.extend(self.files_of(decoded));
+        match self.tensor(id) {
+            Ok(tensor) => self.files(&[&tensor.raw, tensor.f32_expr()], Reach::Layers),
+            Err(_) => Vec::new(),
         }
-        files.sort_unstable();
-        files.dedup();
-        files
     }
 
     /// Owner, permissions and mtime of a tensor's files: its source's, or the strictest of several.

@@ -45,10 +45,11 @@ fn row(name: &str, dtype: ElementType, shape: &[u64], bytes: RowBytes) -> Row {
 }
 
 fn model(rows: Vec<Row>) -> Model {
-    let store = MemoryStore::new(&[("x.test", FILE)]);
+    let store = MemoryStore::new(&[("x.test", FILE), ("y.test", FILE)]);
     let source = store.source(None);
-    let file = store.open(OsStr::new("x.test")).unwrap();
-    let catalog = Catalog::of_rows(&source, file, rows).unwrap();
+    let open = |name| store.open(OsStr::new(name)).unwrap();
+    let files = vec![open("x.test"), open("y.test")];
+    let catalog = Catalog::of_rows(&source, files, rows).unwrap();
     Model::new(catalog, ModelOptions::default())
 }
 
@@ -161,4 +162,54 @@ fn a_tensor_that_is_any_view_fuses_and_says_what_it_is() {
     let export = crate::export::Export::Merged.view(&Arc::new(m));
     let bytes = read_all(&*export).unwrap();
     assert!(bytes.ends_with(b"abcd\x00\x01\x02\x03"));
+}
+
+/// A GPTQ layer of 32 inputs and 32 outputs, its words in file 0 and the rest in file 1.
+fn gptq(module: &str) -> Vec<Row> {
+    let part = |last: &str, dtype: Dtype, shape: &[u64], file| {
+        let extent = RowBytes::Extent { file, offset: 0 };
+        row(&format!("{module}.{last}"), dtype.into(), shape, extent)
+    };
+    vec![
+        part("qweight", Dtype::I32, &[4, 32], 0),
+        part("qzeros", Dtype::I32, &[1, 4], 1),
+        part("scales", Dtype::F16, &[1, 32], 1),
+        part("g_idx", Dtype::I32, &[32], 1),
+    ]
+}
+
+#[test]
+fn joined_words_have_the_permissions_of_the_whole_layers() {
+    let m = model(["l.q_proj", "l.k_proj", "l.v_proj"].map(gptq).concat());
+    for name in [
+        "l.q_proj.qweight",
+        "l.qkv_proj.qweight",
+        "l.qkv_proj.weight",
+    ] {
+        let (id, _) = m.find(name).unwrap();
+        assert_eq!(m.source_files(id), [0, 1], "{name}");
+    }
+    let (_, words) = m.find("l.qkv_proj.qweight").unwrap();
+    assert_eq!(m.files_of(&words.raw), [0]);
+}
+
+#[test]
+fn an_expert_of_one_part_has_no_range() {
+    let experts = ["e.experts.0.down_proj", "e.experts.1.down_proj"];
+    let m = model(experts.map(gptq).concat());
+    for last in ["qweight", "g_idx"] {
+        let origin = &meta(&m, &format!("e.experts.down_proj.{last}"))["origin"];
+        let part = |e: usize| json!({"name": format!("{}.{last}", experts[e]), "index": e});
+        assert_eq!(origin["parts"], json!([part(0), part(1)]));
+    }
+    let m = model(["l.q_proj", "l.k_proj", "l.v_proj"].map(gptq).concat());
+    let origin = &meta(&m, "l.qkv_proj.g_idx")["origin"];
+    assert_eq!(
+        (&origin["kind"], &origin["axis"]),
+        (&json!("fused"), &json!(0))
+    );
+    assert_eq!(
+        origin["parts"][2],
+        json!({"name": "l.v_proj.g_idx", "range": [0, 32]})
+    );
 }

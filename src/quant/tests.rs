@@ -1,5 +1,5 @@
-//! Views in views: every view over every other, kernels included, holds the bytes that it holds over
-//! plain memory, whatever is asked of it.
+//! Nested views: every view over every other, kernels included, reads the same bytes as over plain
+//! memory.
 
 use std::sync::Arc;
 
@@ -21,7 +21,8 @@ const WEIGHTS: usize = 32 * 64;
 struct Sample {
     kernel: Arc<dyn Kernel>,
     parts: Vec<Vec<u8>>,
-    /// From this part on what they say matters (a shape, an order, a state); before, anything goes.
+    /// From this part on, contents must be valid (a shape, an order, a state); those before may be
+    /// arbitrary.
     fixed_from: usize,
     len: usize,
 }
@@ -39,7 +40,7 @@ fn sample(tensors: Vec<Stored>, config: Value, fixed_from: usize) -> Sample {
     }
 }
 
-/// A layer of each kernel there is.
+/// A layer for each kernel.
 fn samples() -> Vec<Sample> {
     let [n, k] = SHAPE;
     let seed = &mut 7;
@@ -149,7 +150,7 @@ fn samples() -> Vec<Sample> {
 /// A view and all its bytes.
 type Both = (SharedView, Vec<u8>);
 
-/// Makes views of a wanted length, nested up to a depth, and says what they hold.
+/// Makes views of a given length, nested up to a depth, and returns their bytes.
 struct Maker {
     samples: Vec<Sample>,
     seed: u64,
@@ -227,7 +228,7 @@ impl Maker {
         let Some(body) = len.checked_sub(header.len()) else {
             return self.any(len, depth - 1);
         };
-        // The header is as long whatever the shape it tells.
+        // The header has the same length for every shape.
         let (view, bytes) = self.any(body, depth - 1);
         let npy = Npy::new("|u1", &[len as u64], view);
         (Arc::new(npy), [header, bytes].concat())
@@ -254,7 +255,7 @@ impl Maker {
         (view, bytemuck::cast_slice(&values).to_vec())
     }
 
-    /// A layer's values, and other bytes behind them up to the length.
+    /// A layer's values, followed by other bytes up to the length.
     fn kernel(&mut self, len: usize, depth: usize) -> Both {
         let which = self.below(self.samples.len());
         let sample = &self.samples[which];

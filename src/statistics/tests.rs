@@ -70,7 +70,7 @@ proptest! {
         agree(&values, &summary(&values));
     }
 
-    /// Whatever order things come in, the histogram is the one that the final bins give.
+    /// The histogram does not depend on the order of the values.
     #[test]
     fn histograms_are_exact(parts in prop::collection::vec(
         (prop::collection::vec(-1.0f32..1.0, 1..40), -20i32..20), 1..8
@@ -112,7 +112,7 @@ fn any_length() {
     }
 }
 
-/// Where a sum of squares would have lost every digit.
+/// A sum of squares would have lost every digit here.
 #[test]
 fn a_far_mean_costs_no_precision() {
     let values: Vec<f32> = (0..300_000)
@@ -121,7 +121,7 @@ fn a_far_mean_costs_no_precision() {
     let s = summary(&values);
     assert!((s.mean().unwrap() - 16_000_001.0).abs() < 1e-6);
     assert!((s.std().unwrap() - (2.0f64 / 3.0).sqrt()).abs() < 1e-9);
-    // Where a plain sum would have.
+    // A plain sum would have lost them here.
     let values: Vec<f64> = (0..300_000).map(|i| 1e13 + f64::from(i % 3)).collect();
     let s = wide(&values);
     assert!((s.mean().unwrap() - (1e13 + 1.0)).abs() < 0.01);
@@ -181,13 +181,13 @@ fn wide(values: &[f64]) -> Summary {
 fn near(found: Option<f64>, wanted: f64) {
     let found = found.unwrap();
     assert!(
-        // A sum in a row, as the tests', is off by more than one in lanes.
+        // The test's sequential sum is less precise than one in lanes.
         (found - wanted).abs() <= 1e-11 * wanted.abs(),
         "{found:e}, not {wanted:e}"
     );
 }
 
-/// Nothing of it is in binary32's range, and no square in binary64's.
+/// None of the values is in binary32's range, and none of their squares in binary64's.
 #[test]
 fn binary64_is_not_seen_through_binary32() {
     let s = wide(&[0.1, 0.2, 1e-50, -1e300]);
@@ -209,7 +209,7 @@ fn binary64_is_not_seen_through_binary32() {
     near(s.std(), f64::MAX * (2f64 / 3.0).sqrt());
 }
 
-/// Spans of other sizes of numbers than their neighbors', in either order.
+/// Neighboring spans with values of very different magnitudes, in either order.
 #[test]
 fn spans_of_any_magnitude_add_up() {
     let span = SPAN as usize;

@@ -1,4 +1,4 @@
-//! What is announced reaches the file beneath, whatever lies between.
+//! Announced ranges reach the file below, whatever views are in between.
 
 use std::sync::Arc;
 
@@ -49,7 +49,7 @@ fn the_header_of_an_npy_is_not_in_the_file() {
 fn a_join_announces_to_each_part_what_it_needs_of_it() {
     let ((a, file_a), (b, file_b)) = (stored(6), stored(12));
     let empty: SharedView = Arc::new(Bytes(Arc::new([])));
-    // One after the other: 6 bytes of a, 12 of b.
+    // One after another: 6 bytes of a, 12 of b.
     let follow = Concat::new(vec![a.clone(), empty.clone(), b.clone()], 1);
     follow.will_need(&[4..8, 17..18]);
     assert_eq!(announced(&file_a), [(14, 16)]);

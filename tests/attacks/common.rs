@@ -1,4 +1,4 @@
-//! Model directories made of bytes, and what opening them says.
+//! Model directories made of bytes, and checks of the errors from opening them.
 
 use std::path::{Path, PathBuf};
 use std::sync::mpsc;
@@ -32,7 +32,7 @@ impl Dir {
         self.0.path().join(name)
     }
 
-    /// A FIFO that nobody writes to: opening it for reading waits forever, if one lets it.
+    /// A FIFO without a writer: a blocking open for reading would wait forever.
     pub fn fifo(&self, name: &str) {
         let path = std::ffi::CString::new(self.join(name).to_str().unwrap()).unwrap();
         // SAFETY: `path` is a string that ends in NUL and outlives the call.
@@ -40,12 +40,12 @@ impl Dir {
     }
 }
 
-/// The bytes of a safetensors file: this header, and so many bytes of data.
+/// The bytes of a safetensors file: this header and `data` bytes of data.
 pub fn shard(header: &str, data: usize) -> Vec<u8> {
     raw_shard(header.len() as u64, header.as_bytes(), data)
 }
 
-/// The same, with a length field of one's own.
+/// The same, with any length field.
 pub fn raw_shard(length: u64, header: &[u8], data: usize) -> Vec<u8> {
     let mut file = length.to_le_bytes().to_vec();
     file.extend_from_slice(header);
@@ -66,7 +66,7 @@ pub fn good(names: &[&str]) -> Vec<u8> {
     shard(&header, 4 * names.len())
 }
 
-/// Opens a model, in no more than ten seconds.
+/// Opens a model, within ten seconds.
 pub fn open(model: &Path, options: OpenOptions) -> Result<Catalog, stfs::Error> {
     let (done, wait) = mpsc::channel();
     let path = model.to_path_buf();
@@ -77,7 +77,7 @@ pub fn open(model: &Path, options: OpenOptions) -> Result<Catalog, stfs::Error> 
         .expect("opening neither hangs nor panics")
 }
 
-/// What opening `model` says: it must fail, and say all of `parts`.
+/// Opens `model`, which must fail with an error that contains all of `parts`.
 #[track_caller]
 pub fn refused(model: &Path, parts: &[&str]) {
     match open(model, OpenOptions::default()) {
@@ -95,13 +95,13 @@ pub fn refused(model: &Path, parts: &[&str]) {
     }
 }
 
-/// Opens a directory of these files; it must fail, and say all of `parts`.
+/// Opens a directory of these files, which must fail with an error that contains all of `parts`.
 #[track_caller]
 pub fn refused_files(files: &[(&str, &[u8])], parts: &[&str]) {
     refused(Dir::of(files).path(), parts);
 }
 
-/// The same of a single `model.safetensors`, whose name must be said, too.
+/// The same for a single `model.safetensors`; the error must also contain that name.
 #[track_caller]
 pub fn refused_shard(bytes: &[u8], parts: &[&str]) {
     let mut parts = parts.to_vec();

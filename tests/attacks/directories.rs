@@ -1,4 +1,4 @@
-//! Directories: what is missing, what is twice, what is not a file, and where an index points.
+//! Directories: missing, duplicate and irregular files, and where an index points.
 
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::Path;
@@ -56,6 +56,19 @@ fn one_tensor_in_two_files_needs_an_index() {
         "remove one",
     ];
     refused_files(&files, &said);
+}
+
+#[test]
+fn problems_are_listed_in_the_same_order_in_every_run() {
+    let names: Vec<String> = (0..40).map(|i| format!("t{i}")).collect();
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    let shard = good(&names);
+    let dir = Dir::of(&[("a.safetensors", &shard), ("b.safetensors", &shard)]);
+    let first = stfs::catalog::check(dir.path()).unwrap();
+    assert_eq!(first.len(), 40);
+    for _ in 0..5 {
+        assert_eq!(stfs::catalog::check(dir.path()).unwrap(), first);
+    }
 }
 
 #[test]
@@ -120,7 +133,7 @@ fn shards_that_an_index_names_and_nobody_has() {
         &half,
         &["s-2.safetensors", ".incomplete", "let the download finish"],
     );
-    // There, but without the tensor, or cut short.
+    // The shard exists, but lacks the tensor or is cut short.
     let other = good(&["v"]);
     let wrong: [(&str, &[u8]); 3] = [files[0], files[1], ("s-2.safetensors", &other)];
     refused_files(&wrong, &["s-2.safetensors", "'u'", "different versions"]);
@@ -151,7 +164,7 @@ fn shards_that_an_index_names_and_nobody_has() {
     }
 }
 
-/// What a hub download leaves that was interrupted before the weights were there.
+/// What an interrupted hub download leaves before any weights have arrived.
 #[test]
 fn unfinished_downloads_are_called_so() {
     let said = ["download is unfinished", "hf download"];
@@ -177,7 +190,7 @@ fn unfinished_downloads_are_called_so() {
         std::fs::write(parent.join(dir).join(INDEX), index).unwrap();
         refused(&parent.join(dir), &[&said[..], &["1.safetensors"]].concat());
     }
-    // A link whose blob is not there, named by its directory and by its path.
+    // A link whose blob is missing, opened through its directory and by its own path.
     let dir = Dir::new();
     let link = dir.join("model.safetensors");
     symlink("../../blobs/1234", &link).unwrap();
@@ -189,7 +202,7 @@ fn unfinished_downloads_are_called_so() {
     }
 }
 
-/// macOS puts such a file beside each, on disks that are not its own.
+/// On foreign disks, macOS writes such a file beside each file.
 #[test]
 fn resource_forks_are_no_shards() {
     let dir = Dir::of(&[
@@ -243,7 +256,7 @@ fn names_that_stand_for_no_regular_file() {
             .find("t")
             .is_some()
     );
-    // Configs that are no files count as absent.
+    // Configs that are not regular files count as absent.
     dir.fifo("config.json");
     assert!(
         open(dir.path(), OpenOptions::default())
@@ -328,7 +341,7 @@ fn what_may_not_be_read_is_said_so() {
     };
     mode(dir.path(), 0o755);
     mode(&dir.join("s.safetensors"), 0);
-    // In this thread: a new one would be root again.
+    // In this thread, because a new one would be root again.
     let refused = |model: &Path, parts: &[&str]| {
         let error = stfs::catalog::Catalog::open(model, OpenOptions::default())
             .err()

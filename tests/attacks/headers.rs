@@ -27,7 +27,7 @@ fn header_lengths_that_lie() {
         &raw_shard(u64::MAX, b"{}", 0),
         &["18446744073709551615", "limit"],
     );
-    // One short: the object does not end.
+    // One byte short: the object does not end.
     let short = raw_shard(1, b"{}", 0);
     refused_shard(&short, &["not a JSON object"]);
 }
@@ -158,7 +158,7 @@ fn tensors_that_do_not_tile_the_file() {
         &["tensor 'b'", "overlaps", "ends at 8", "begins at 4"],
     );
     spans(&[(0, 8), (0, 8)], 8, &["tensor 'b'", "overlaps"]);
-    // One inside another, and the same bytes in disguise of order.
+    // One inside another, and the same bytes in another order.
     spans(
         &[(0, 12), (4, 8)],
         12,
@@ -191,7 +191,7 @@ fn files_of_another_kind_under_a_shards_name() {
         "git lfs pull",
     ];
     refused_shard(pointer, &said);
-    // A pointer whose size is nonsense is a pointer still.
+    // A pointer whose size is nonsense is still a pointer.
     let odd = b"version https://git-lfs.github.com/spec/v1\noid sha256:4665\nsize lots\n";
     refused_shard(odd, &["Git LFS pointer", "git lfs pull"]);
     for page in [

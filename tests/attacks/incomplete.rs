@@ -1,5 +1,5 @@
-//! Incomplete downloads, opened with `--allow-missing`: what is not served is noted, and an index makes
-//! no difference to what counts as there.
+//! Incomplete downloads, opened with `--allow-missing`: what is not served is noted, and an index
+//! makes no difference to which tensors count as available.
 
 use std::os::unix::fs::symlink;
 
@@ -44,7 +44,7 @@ fn a_cut_tensor_that_the_index_does_not_name_is_missed() {
         note.contains("'b'") && note.contains("1.safetensors"),
         "{note}"
     );
-    // In two shards it is not clear which counts, whole or not.
+    // If two shards hold it, neither is chosen, whether whole or not.
     std::fs::write(dir.join("2.safetensors"), good(&["b", "c"])).unwrap();
     let catalog = lenient(&dir);
     assert!(catalog.find("b").is_none());
@@ -108,7 +108,7 @@ fn of_a_manifest_what_lies_in_the_cut_bin_is_served() {
     assert_eq!(absent(&catalog), ["c"]);
     let expected = "left out: 1 of the tensors, as w.bin is cut short: needs 69 bytes, has 68";
     assert_eq!(catalog.notes, [expected]);
-    // A file that is not data at all has none of the tensors.
+    // A file that is not data at all contains none of the tensors.
     let pointer = b"version https://git-lfs.github.com/spec/v1\nsize 69\n";
     std::fs::write(dir.join("w.bin"), pointer).unwrap();
     let options = OpenOptions {
@@ -118,8 +118,8 @@ fn of_a_manifest_what_lies_in_the_cut_bin_is_served() {
     assert!(error.contains("Git LFS pointer"), "{error}");
 }
 
-/// Without an index, only the names of the other shards show that some are missing. The rest is still
-/// served as a model, but no tied head is inferred.
+/// Without an index, only the names of the shards show that some are missing. The existing ones are
+/// a model, but nothing is inferred from absent tensors.
 #[test]
 fn shards_that_only_the_names_of_others_tell_of() {
     let config = json!({"tie_word_embeddings": true}).to_string();
@@ -144,7 +144,7 @@ fn shards_that_only_the_names_of_others_tell_of() {
     let problems = check(dir.path()).unwrap();
     assert_eq!(problems.len(), 1);
     assert_eq!(problems[0].file, missing);
-    // A shard that is opened by its own path stands alone.
+    // A shard opened by its own path does not need the others.
     assert!(
         check(&dir.join("m-00003-of-00003.safetensors"))
             .unwrap()

@@ -1,5 +1,5 @@
-//! Sound files whose first bytes are another format's magic number, and damaged ones, whose damage
-//! must be reported rather than what they look like.
+//! Valid files whose first bytes are another format's magic number, and damaged ones, for which the
+//! damage must be reported rather than the lookalike.
 
 use serde_json::{Value, json};
 use stfs::catalog::{OpenOptions, check};
@@ -15,7 +15,7 @@ fn pickle_like(end: u64) -> Vec<u8> {
     shard(&format!("{:<PICKLE_LENGTH$}", entry.to_string()), 4)
 }
 
-/// What `stfs verify` says of files, without the model's own path.
+/// What `stfs verify` reports about files, without the model's own path.
 fn said(files: &[(&str, &[u8])]) -> Vec<String> {
     let dir = Dir::of(files);
     let problems = check(dir.path()).unwrap();
@@ -30,7 +30,7 @@ fn a_headers_length_is_no_magic_number() {
     let expected = "F32 [1] needs 4 bytes, data_offsets give 5";
     assert_eq!(said(&[(name, &wrong)]), [expected]);
     refused(Dir::of(&[(name, &wrong)]).path(), &[name, "'t'", expected]);
-    // Without its end, too, it is a damaged shard.
+    // Cut short, it is still a damaged shard.
     let cut = &wrong[..100];
     refused(
         Dir::of(&[(name, cut)]).path(),
@@ -54,7 +54,7 @@ fn pointers_in_place_of_json_are_called_so() {
         assert_eq!(problems[0].file, files[0].0);
         assert!(words.iter().all(|w| problems[0].problem.contains(w)));
     }
-    // A config that is not JSON is passed over, and reported.
+    // A config that is not JSON is ignored, and reported.
     let files = [
         ("model.safetensors", &good(&["a"])[..]),
         ("config.json", pointer),
@@ -101,7 +101,7 @@ fn what_really_is_a_pickle_is_called_one() {
 
 #[test]
 fn every_problem_of_a_header_is_reported_with_its_names() {
-    // One entry is wrong; the index promises it, another that is there, and one that is not.
+    // One entry is wrong. The index lists it, one that exists, and one that does not.
     let header = json!({"a": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]},
         "b": {"dtype": "F32", "shape": [2], "data_offsets": [4, 8]}});
     let bad = shard(&header.to_string(), 4);

@@ -34,6 +34,11 @@ fn spans_and_sizes_that_lie() {
         of(0, 16, json!([u64::MAX, 2]), "U8"),
         &["overflows 64 bits"],
     );
+    // As a logical shape of 4-bit values, both sides of its size overflow.
+    tensor(
+        of(0, 1 << 62, json!([1u64 << 63]), "U32"),
+        &["[9223372036854775808] overflows 64 bits"],
+    );
     tensor(of(0, 16, json!(["4"]), "F32"), &["shape is not an array"]);
     tensor(of(0, 16, json!([-4]), "F32"), &["shape is not an array"]);
     // A U32 whose logical shape packs no whole words in a row.
@@ -88,7 +93,7 @@ fn pairs_that_are_none() {
     refused_files(&two, &["several manifests", "a.json", "b.json"]);
 }
 
-/// As a broken index is: a problem of the model, not trouble with the program.
+/// Like a broken index, it is a problem of the model, not a failure of the program.
 #[test]
 fn a_broken_manifest_is_a_problem_that_is_listed() {
     let dir = Dir::of(&[("w.bin", &[0; 64]), ("w.json", b"{\"tensors\": {")]);
@@ -114,7 +119,7 @@ fn a_bin_that_is_something_else() {
     refused_files(&files, &["w.bin", "for 4096 bytes", "git lfs pull"]);
 }
 
-/// Spans may overlap, and a file may be all hole: so sums of sizes need not fit 64 bits.
+/// Spans may overlap, and a file may be sparse, so sums of sizes need not fit 64 bits.
 #[test]
 fn more_bytes_than_can_be_added_up() {
     let size = 1u64 << 43;

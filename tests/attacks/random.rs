@@ -1,4 +1,4 @@
-//! Damage at random, held against the safetensors library.
+//! Random damage, compared with the safetensors library.
 
 use proptest::prelude::*;
 use safetensors::SafeTensors;
@@ -12,8 +12,8 @@ fn library_takes(file: &[u8]) -> bool {
         .is_ok_and(|(header, metadata)| 8 + header + metadata.data_len() == file.len())
 }
 
-/// Opens a file as a model: stfs takes it if and only if the library does, explains what it does
-/// not take, and every extent lies in the file.
+/// Opens a file as a model: stfs accepts it if and only if the library does, explains a refusal,
+/// and every extent lies in the file.
 fn agrees(file: &[u8]) {
     let dir = Dir::of(&[("model.safetensors", file)]);
     let opened = open(dir.path(), OpenOptions::default());
@@ -36,7 +36,7 @@ fn agrees(file: &[u8]) {
         let problems = check_header(header, file.len() as u64);
         assert_eq!(problems.is_empty(), library_takes(file), "{problems:?}");
     }
-    // Tolerant of what is missing, but of nothing else: no panic, no extent outside.
+    // With `allow_missing`, only missing data is tolerated: no panic, no extent outside.
     if let Ok(catalog) = open(
         dir.path(),
         OpenOptions {

@@ -1,5 +1,5 @@
-//! What the tests of the program share: model directories, real mounts, and the values that a
-//! tensor's bytes stand for, worked out anew.
+//! Shared by the tests of the program: model directories, real mounts, and an independent
+//! computation of tensors' values.
 
 // Each test program uses its own part of this.
 #![allow(dead_code, unused_imports)]

@@ -14,7 +14,7 @@ use super::model::open_to_all;
 /// The program under test.
 pub const BIN: &str = env!("CARGO_BIN_EXE_stfs");
 
-/// What a run of the program left: exit code, standard output, standard error.
+/// The result of a run of the program: exit code, standard output, standard error.
 #[derive(Debug)]
 pub struct Ran {
     pub code: i32,
@@ -23,7 +23,7 @@ pub struct Ran {
 }
 
 impl Ran {
-    /// From a finished process; one that a signal ended has the shell's code.
+    /// From a finished process. If a signal ended it, the code is that of a shell.
     pub fn of(output: Output) -> Ran {
         use std::os::unix::process::ExitStatusExt;
         let code = output.status.code();
@@ -34,15 +34,15 @@ impl Ran {
         }
     }
 
-    /// The run, which must have gone well and said nothing on standard error.
+    /// The run, which must have succeeded with nothing on standard error.
     #[track_caller]
     pub fn ok(self) -> Ran {
         assert_eq!((self.code, self.err.as_str()), (0, ""), "{self:?}");
         self
     }
 
-    /// The one line on standard error of a run that must have failed with exit code 1; it has all
-    /// of these words.
+    /// The one line on standard error of a run that must have failed with exit code 1; it must
+    /// contain all of these words.
     #[track_caller]
     pub fn fails(self, words: &[&str]) -> String {
         assert_eq!((self.code, self.out.as_str()), (1, ""), "{self:?}");
@@ -77,12 +77,12 @@ pub fn stfs<S: AsRef<std::ffi::OsStr>>(args: impl IntoIterator<Item = S>) -> Ran
     Ran::of(command(args).output().expect("run stfs under timeout(1)"))
 }
 
-/// A real mount of the real program. It is unmounted, and its process waited for, when the value
-/// goes, also on a panic.
+/// A real mount of the real program. When the value is dropped, also by a panic, it is unmounted
+/// and its process waited for.
 pub struct Mounted {
     root: PathBuf,
     child: Option<Child>,
-    /// The line that the program printed once the mount answered.
+    /// The line that the program printed once the mount was ready.
     pub line: String,
     dir: TempDir,
 }
@@ -93,7 +93,7 @@ impl Mounted {
         Mounted::with(model, &[])
     }
 
-    /// Mounts a model with more arguments. Returns when the mount answers.
+    /// Mounts a model with more arguments. Returns when the mount is ready.
     pub fn with(model: &Path, args: &[&str]) -> Mounted {
         let dir = TempDir::with_prefix("stfs-mount-").expect("make a temporary directory");
         open_to_all(dir.path());
@@ -108,7 +108,8 @@ impl Mounted {
             .stderr(File::create(&log).expect("make a log file"))
             .spawn()
             .expect("run stfs");
-        // The line comes once the mount answers; no line, and it never will.
+        // The program prints the line once the mount is ready. If it ends without a line, mounting
+        // has failed.
         let mut line = String::new();
         let out = child.stdout.take().expect("its standard output");
         BufReader::new(out).read_line(&mut line).expect("read it");
@@ -174,7 +175,7 @@ impl Mounted {
         self.child.as_ref().expect("is running").id() as i32
     }
 
-    /// What `stfs mounts --json` says of this mount.
+    /// What `stfs mounts --json` reports about this mount.
     pub fn status(&self) -> Value {
         let all = stfs(["mounts", "--json"]).ok().json();
         let here = self.root.to_str().expect("UTF-8");
@@ -184,13 +185,13 @@ impl Mounted {
             .expect("the mount is listed")
     }
 
-    /// Waits for the daemon, which something else has told to end.
+    /// Waits for the daemon, which something else has asked to end.
     pub fn wait(mut self) -> ExitStatus {
         let mut child = self.child.take().expect("is running");
         child.wait().expect("wait for stfs")
     }
 
-    /// The process, to be seen to by the caller.
+    /// Hands the process over to the caller.
     pub fn into_parts(mut self) -> (Child, PathBuf, TempDir) {
         let child = self.child.take().expect("is running");
         let dir = std::mem::replace(&mut self.dir, TempDir::new().expect("a directory"));
@@ -203,8 +204,8 @@ impl Drop for Mounted {
         let Some(mut child) = self.child.take() else {
             return;
         };
-        // Lazily: a test beside this one that starts a process holds, between its fork and its
-        // exec, this one's open files, too.
+        // Lazily, because a parallel test that starts a process also holds this test's open files
+        // between fork and exec.
         let umount = match self.line.is_empty() {
             true => None, // it never mounted, and has ended or is about to
             false => Some(stfs([Path::new("umount"), "--lazy".as_ref(), &self.root])),
@@ -241,8 +242,8 @@ pub fn wait_for(child: &mut Child) -> Option<ExitStatus> {
     None
 }
 
-/// A mount that the program made in the background. It is unmounted when the value goes, and its
-/// process told to end if it has not.
+/// A mount that the program made in the background. When the value is dropped, it is unmounted, and
+/// its process is ended if it still runs.
 pub struct Background {
     /// What `stfs mount` printed.
     pub ran: Ran,
@@ -253,7 +254,7 @@ pub struct Background {
 }
 
 impl Background {
-    /// Mounts in the background; the mount answers.
+    /// Mounts in the background. Returns when the mount is ready.
     #[track_caller]
     pub fn new(model: &Path, args: &[&str]) -> Background {
         let dir = TempDir::with_prefix("stfs-mount-").expect("make a temporary directory");
@@ -276,11 +277,11 @@ impl Background {
         self.pid
     }
 
-    /// Waits for the daemon's end; whether it has come within ten seconds.
+    /// Waits for the daemon to end. Returns whether it did within ten seconds.
     pub fn ended(&self) -> bool {
         let until = Instant::now() + Duration::from_secs(10);
         let stat = format!("/proc/{}/stat", self.pid);
-        // Nobody may reap it in a container without an init: a zombie has ended, too.
+        // A zombie has ended, too: in a container without an init, it may never be reaped.
         let gone = || match std::fs::read_to_string(&stat) {
             Ok(s) => s.rsplit(") ").next().is_some_and(|s| s.starts_with('Z')),
             Err(_) => true,

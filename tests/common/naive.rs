@@ -1,5 +1,5 @@
-//! What stored bytes mean, worked out one value at a time from the formats' definitions, with
-//! integers only: slow, and not the way the program does it.
+//! Computes the values of stored bytes one at a time from the formats' definitions, with integers
+//! only: slow, and independent of the program's code.
 
 use safetensors::Dtype;
 
@@ -9,7 +9,7 @@ fn round(negative: bool, mut magnitude: u128, mut exponent: i32) -> f32 {
     if magnitude == 0 {
         return f32::from_bits(sign);
     }
-    // 24 bits, or fewer where the exponent is already as low as binary32's subnormals go.
+    // 24 bits, or fewer if the exponent is already that of binary32's subnormals.
     let excess = (128 - magnitude.leading_zeros() as i32) - 24;
     let drop = excess.max(-149 - exponent);
     if drop > 0 {
@@ -91,7 +91,7 @@ fn value(dtype: Dtype, data: &[u8], i: usize) -> Option<f32> {
         Dtype::F8_E8M0 => round(false, 1, code as i32 - 127),
         Dtype::F16 => float(code, 5, 10, 15, "ieee"),
         Dtype::F64 => float(code, 11, 52, 1023, "ieee"),
-        // Bit for bit, NaN payloads too.
+        // Bit for bit, including NaN payloads.
         Dtype::BF16 => f32::from_bits((code as u32) << 16),
         Dtype::F32 => f32::from_bits(code as u32),
         Dtype::C64 => return None,
@@ -106,8 +106,8 @@ pub fn f32_bytes(dtype: Dtype, data: &[u8]) -> Option<Vec<u8>> {
     Some(values?.iter().flat_map(|v| v.to_le_bytes()).collect())
 }
 
-/// Whether two `f32` files hold the same values: the same bits, save that any NaN stands for a NaN
-/// where the dtype is neither F32 nor BF16.
+/// Whether two `f32` files hold the same values: the same bits, but all NaN are equal unless the
+/// dtype is F32 or BF16.
 pub fn same_f32(dtype: Dtype, a: &[u8], b: &[u8]) -> bool {
     let bits = |x: &[u8]| u32::from_le_bytes(x.try_into().expect("four bytes"));
     let exact = matches!(dtype, Dtype::F32 | Dtype::BF16);
@@ -119,7 +119,7 @@ pub fn same_f32(dtype: Dtype, a: &[u8], b: &[u8]) -> bool {
         })
 }
 
-/// NumPy's `descr` where NumPy has the dtype.
+/// NumPy's `descr`, if NumPy has the dtype.
 pub fn descr(dtype: Dtype) -> Option<&'static str> {
     Some(match dtype {
         Dtype::BOOL => "|b1",

@@ -137,7 +137,7 @@ pub fn mkfifo(path: &Path) -> io::Result<usize> {
     check(unsafe { libc::mkfifo(path.as_ptr(), 0o644) as isize })
 }
 
-/// What statvfs says of the file system that `path` is on.
+/// What statvfs reports about the file system of `path`.
 pub fn statvfs(path: &Path) -> io::Result<libc::statvfs> {
     let path = c(path);
     let mut s = std::mem::MaybeUninit::uninit();

@@ -64,7 +64,8 @@ fn files_look_like_their_sources() {
         is(&format!("tensors/l.v_proj.weight/{file}"), "b.safetensors");
     }
     is("npy/l.v_proj.weight.npy", "b.safetensors");
-    // Of a whole the strictest: both owners' files, readable only by users that may read both.
+    // Files for the whole model have the strictest attributes: only users that may read both
+    // sources may read them.
     for path in [
         "tensors/l.qkv_proj.weight/raw",
         "npy/l.qkv_proj.weight.npy",
@@ -174,7 +175,7 @@ fn inode_numbers_are_unique_and_the_same_at_the_next_mount() {
     let unique: BTreeSet<u64> = first.values().map(|v| v.0).collect();
     assert_eq!(unique.len(), first.len());
     let m = Mounted::new(dir.path());
-    // In another order of discovery: single lookups, then the walk from the back.
+    // In another order: single lookups, from the last to the first.
     for name in first.keys().rev() {
         let got = m.join(name).symlink_metadata().unwrap();
         assert_eq!((got.ino(), got.len()), first[name], "{name}");
@@ -231,7 +232,7 @@ fn extended_attributes_are_about_the_file_they_hang_on() {
         errno(getxattr(&m.join("model.json"), "user.stfs.name")),
         libc::ENODATA
     );
-    // The root tells of the mount.
+    // The root's attribute describes the mount.
     let status: serde_json::Value =
         serde_json::from_slice(&getxattr(m.root(), "user.stfs.status").unwrap()).unwrap();
     assert_eq!(status["pid"], m.pid());

@@ -25,7 +25,7 @@ fn writable(dir: &ModelDir, name: &str) -> File {
     File::options().write(true).open(dir.join(name)).unwrap()
 }
 
-/// A read of a range, all of it or an error.
+/// Reads a range: all of it, or an error.
 fn range(m: &Mounted, file: &str, from: u64, len: usize) -> io::Result<Vec<u8>> {
     pread_all(&File::open(m.join(file))?, from, len, 70_000)
 }
@@ -41,14 +41,15 @@ fn reads_past_a_truncated_end_are_eio_and_the_rest_goes_on() {
         .unwrap();
     let f32 = naive::f32_bytes(Dtype::BF16, &a.data).unwrap();
     let npy = [naive::npy_header("<f4", &[ROWS]), f32.clone()].concat();
-    // How many bytes of each view are there.
+    // How many bytes of each view are available.
     let whole = [
         ("tensors/a/raw", &a.data, left),
         ("tensors/a/f32", &f32, left / 2 * 4),
         ("npy/a.npy", &npy, 128 + left / 2 * 4),
     ];
     for (file, want, there) in whole {
-        // As a program that reads on and on sees it: right bytes, then EIO, never a zero too many.
+        // A program that reads sequentially gets the right bytes, then EIO, and never an extra
+        // zero.
         let (got, e) = read_until_error(m.join(file));
         assert_eq!(e, libc::EIO, "{file}");
         assert!(
@@ -57,7 +58,7 @@ fn reads_past_a_truncated_end_are_eio_and_the_rest_goes_on() {
             got.len()
         );
         assert!(got == want[..got.len()], "{file}");
-        // To the byte, if no page of the kernel's stands between.
+        // Exact to the byte, if the page cache is bypassed.
         let last = there as u64 - 100;
         assert!(
             read_direct(&m.join(file), last, 100).unwrap() == want[there - 100..there],
@@ -121,7 +122,8 @@ fn truncated_to_nothing_and_inside_the_header() {
             assert_eq!(errno(range(&m, file, from, 1)), libc::EIO, "{file}");
             assert_eq!(errno(std::fs::read(m.join(file))), libc::EIO, "{file}");
         }
-        // A mapping of it: touching it is a SIGBUS, a system call EFAULT; the daemon goes on.
+        // Loads from a mapping of it raise SIGBUS, and system calls fail with EFAULT; the daemon
+        // continues.
         let file = File::open(m.join("tensors/a/raw")).unwrap();
         // SAFETY: the bytes are only ever given to a system call, which reports missing pages.
         let map = unsafe { memmap2::Mmap::map(&file) }.unwrap();
@@ -186,7 +188,7 @@ fn grown_or_touched_is_changed() {
     writable(&dir, "2.safetensors").set_modified(later).unwrap();
     assert!(m.read("tensors/a/raw") == a.data);
     assert_eq!(m.status()["source_changed"], true);
-    // The mount goes on showing what it showed.
+    // The mount continues to show the old state.
     assert_ne!(
         m.join("tensors/b/raw")
             .metadata()
@@ -223,9 +225,9 @@ fn fused_tensors_lose_only_what_is_lost() {
     let raw = "tensors/l.qkv_proj.weight/raw";
     assert!(range(&m, raw, 0, 100_000).unwrap() == parts[0].data[..100_000]);
     assert_eq!(errno(range(&m, raw, one + 5, 1)), libc::EIO);
-    // Save for the kernel's page that begins in the lost part.
+    // Except for the page that begins in the lost part.
     assert!(range(&m, raw, 2 * one + 4096, one as usize - 4096).unwrap() == parts[2].data[4096..]);
-    // A read that straddles good and lost parts is lost, that read alone.
+    // Only a read that straddles good and lost parts fails.
     assert_eq!(errno(read_direct(&m.join(raw), one - 10, 20)), libc::EIO);
     assert!(read_direct(&m.join(raw), one - 10, 10).unwrap() == parts[0].data[one as usize - 10..]);
 }

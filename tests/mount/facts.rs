@@ -32,8 +32,8 @@ fn model(case: &str) -> (ModelDir, Vec<(String, u64)>) {
     (dir, sizes)
 }
 
-/// Mounts, and after a while makes the data unreadable. Whether every size is known all the same: it
-/// has been fetched before, without a request.
+/// Mounts, and after `time` makes the data unreadable. Returns whether every size is known
+/// nevertheless, because it was fetched without a request.
 fn fetched_within(case: &str, time: Duration) -> bool {
     let (dir, sizes) = model(case);
     let m = Mounted::new(dir.path());

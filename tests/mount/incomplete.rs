@@ -1,4 +1,4 @@
-//! `--allow-missing`: what is there of an incomplete download.
+//! `--allow-missing`: the part of an incomplete download that has arrived.
 
 use std::fs::File;
 use std::path::Path;
@@ -86,7 +86,7 @@ fn a_shard_cut_short() {
     );
     assert_eq!(m.read("tensors/a/raw"), all[0][1].data);
     drop(m);
-    // Cut inside its header: nothing of it can be served.
+    // Cut inside its header: none of it can be served.
     File::options()
         .write(true)
         .open(&path)

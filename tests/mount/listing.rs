@@ -69,7 +69,7 @@ fn what_readdirplus_says_is_what_stat_says_elsewhere() {
         .map(|i| tensor(&format!("m.{i}.weight"), Dtype::F16, &[i, 3]))
         .collect();
     let dir = ModelDir::of(&all);
-    // In one mount attributes come with the listing, in the other one by one, without any.
+    // In one mount attributes come with the listing, in the other they are looked up one by one.
     let listed = Mounted::new(dir.path());
     let single = Mounted::new(dir.path());
     for path in walk(listed.root()) {
@@ -148,7 +148,7 @@ fn what_is_not_there_is_enoent() {
         let longer = m.join("tensors").join("y".repeat(2000));
         assert!([libc::ENOENT, libc::ENAMETOOLONG].contains(&errno(longer.metadata())));
     }
-    // Asking for what is not there has not made it listed.
+    // Looking up a missing name must not make it appear in the listing.
     assert_eq!(m.list("tensors"), ["a.b", "c", "l.q_proj.weight"]);
 }
 

@@ -1,4 +1,4 @@
-//! Real mounts of the real program, looked at through the kernel.
+//! Real mounts of the real program, tested through the kernel.
 
 #[path = "../common/mod.rs"]
 mod common;

@@ -10,7 +10,7 @@ use crate::common::sys::errno;
 use crate::common::{ModelDir, Mounted, T, tensor};
 use crate::walk;
 
-/// The contract's escaping, byte by byte.
+/// The documented escaping, byte by byte.
 fn file_name(name: &str) -> String {
     let mut out = String::new();
     for c in name.chars() {
@@ -97,7 +97,7 @@ fn names_change_only_where_a_file_name_must() {
         .collect();
     let dir = ModelDir::of(&all);
     let m = Mounted::new(dir.path());
-    // Looked up before anything was listed: the kernel knows no names yet.
+    // Look names up before anything is listed, so that the kernel knows none yet.
     for t in &all {
         let file = file_name(&t.name);
         assert_eq!(
@@ -121,8 +121,9 @@ fn names_change_only_where_a_file_name_must() {
     tree_links(&m, &names);
 }
 
-/// Each name once in `tree/`, as a relative link to its directory; the 600-component one not.
-/// A tensor whose name is another's cut form, and one whose name is the form that it takes then.
+/// Each name once in `tree/`, as a relative link to its directory; the 600-component one not. A
+/// tensor whose name is another's cut form, and one whose name is the form that the first then
+/// takes.
 #[test]
 fn a_name_that_is_anothers_cut_form_makes_room() {
     let cut = |name: &str| format!("{}~{}", "x".repeat(200), &hash(name)[..16]);
@@ -142,7 +143,7 @@ fn a_name_that_is_anothers_cut_form_makes_room() {
     }
     let listed: BTreeSet<String> = m.list("tensors").into_iter().collect();
     assert_eq!(listed, files.into_iter().cloned().collect());
-    // Where none is in its place, a name stays as it is.
+    // Without a conflict, a name stays as it is.
     let dir = ModelDir::of(&all[1..]);
     let m = Mounted::new(dir.path());
     assert_eq!(m.read(&format!("tensors/{first}/raw")), all[1].data);

@@ -1,4 +1,4 @@
-//! Every file, read in every way there is.
+//! Every file, read in every possible way.
 
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
@@ -12,7 +12,7 @@ use serde_json::json;
 use crate::common::{DTYPES, ModelDir, Mounted, T, naive, sys, tensor};
 use crate::files;
 
-/// A tensor of every dtype, and of sizes that are no multiple of anything.
+/// A tensor of every dtype, and sizes that are not multiples of anything.
 fn model() -> (ModelDir, Vec<T>) {
     let mut all: Vec<T> = DTYPES
         .iter()
@@ -141,7 +141,7 @@ fn by_copying(path: &Path, want: &[u8]) {
     let sent = sys::sendfile(&File::open(path).unwrap(), &to).unwrap();
     assert_eq!(sent, want.len() as u64, "{path:?}");
     assert!(content(to) == want, "{path:?} sendfile");
-    // What cp does: copy_file_range, or what the kernel offers in its place between file systems.
+    // Like cp: copy_file_range, or what the kernel does instead between file systems.
     let mut to = tempfile::tempfile().unwrap();
     let sent = std::io::copy(&mut File::open(path).unwrap(), &mut to).unwrap();
     assert_eq!(sent, want.len() as u64, "{path:?}");

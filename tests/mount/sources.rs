@@ -134,7 +134,7 @@ fn a_lone_shard_is_just_that() {
     assert_eq!(m.read("tensors/l.q_proj.weight/raw"), one[0].data);
     let path = dir.join("one.safetensors");
     assert_eq!(m.status()["model"], path.to_str().unwrap());
-    // What lies beside it are other files.
+    // The shards beside it are ordinary files.
     assert_eq!(
         m.list("files"),
         ["model.safetensors.index.json", "two.safetensors"]
@@ -187,7 +187,7 @@ fn a_key_twice_in_one_header_is_the_last_one() {
 #[test]
 fn headers_in_any_order_with_padding_and_metadata() {
     let dir = ModelDir::new();
-    // The second by name lies first; unknown keys are ignored; no metadata, or none.
+    // The second tensor by name comes first; unknown keys are ignored; metadata is null or absent.
     let header = r#"{"__metadata__":null,"a":{"shape":[2],"more":1,"data_offsets":[3,5],"dtype":"U8"},"b":{"dtype":"U8","shape":[3,1],"data_offsets":[0,3]}}       "#;
     dir.raw_shard("model.safetensors", header, b"bbbaa");
     let m = Mounted::new(dir.path());
@@ -196,7 +196,7 @@ fn headers_in_any_order_with_padding_and_metadata() {
     assert_eq!(m.json("model.json")["metadata"], json!({}));
 }
 
-/// Names that are no UTF-8 are shown with those bytes escaped, if that name is free.
+/// Bytes of a name that are not valid UTF-8 are escaped, if the resulting name is free.
 #[test]
 fn files_may_have_names_that_are_no_utf_8() {
     use std::ffi::OsStr;
@@ -237,7 +237,7 @@ fn files_are_the_other_files_of_the_directory() {
     ];
     assert_eq!(m.list("files"), want);
     assert_eq!(m.read("files/link.json"), vec![b'x'; 70_001]);
-    // What comes later is not shown, and a mount inside the model does not show itself.
+    // Files that are added later are not shown, and a mount inside the model does not show itself.
     dir.file("later.txt", "x");
     assert_eq!(m.list("files"), want);
     let ran = stfs([Path::new("mount"), dir.path(), &mount_inside]).ok();

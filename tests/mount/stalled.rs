@@ -1,4 +1,4 @@
-//! A source that stalls stops its own readers, and nothing else.
+//! A source that stalls blocks only its own readers.
 //!
 //! One shard of the model lies on a FUSE filesystem that stops answering: a second stfs mount, whose
 //! `files/` holds the shard and whose daemon is stopped with a signal.
@@ -19,14 +19,14 @@ use crate::common::mount::Mounted;
 use crate::common::sys::{getxattr, kill, read_direct};
 
 const READERS: usize = 64;
-/// How far apart they read: no read-ahead of one brings another's bytes.
+/// The distance between readers, so that one's read-ahead does not fetch another's bytes.
 const APART: usize = 1 << 20;
 const READ: usize = 64 << 10;
-/// What other requests may take meanwhile. Milliseconds, on a machine that is not busy with other tests.
+/// How long other requests may take meanwhile. On an idle machine they take milliseconds.
 const SOON: Duration = Duration::from_secs(1);
 
-/// A stopped process. It goes on when the value is dropped, and after a minute in any case: also if this
-/// process is killed, it leaves nothing behind that cannot be.
+/// A stopped process. It continues when the value is dropped, and after a minute in any case, so
+/// that it does not remain stopped if this process is killed.
 struct Stopped {
     pid: i32,
     rescue: Child,
@@ -86,7 +86,7 @@ fn model(threads: &str) -> Model {
     }
 }
 
-/// Readers of the stalled shard, half of them of its `f32`. Each holds its bytes against what they must be.
+/// Readers of the stalled shard, half of them of its `f32`. Each checks its bytes.
 fn readers(m: &Model, done: &Arc<AtomicUsize>) -> Vec<JoinHandle<io::Result<bool>>> {
     let read = |i: usize| {
         // Not the first mebibytes, which were read ahead with the header.
@@ -128,7 +128,7 @@ fn nothing_else_stops(threads: &str) {
     let done = Arc::new(AtomicUsize::new(0));
     let stopped = Stopped::new(m.lower.pid());
     let readers = readers(&m, &done);
-    // Until they are all under way: they cannot be seen to wait.
+    // Give them time to start: whether they wait cannot be observed.
     std::thread::sleep(Duration::from_secs(1));
     assert_eq!(done.load(Ordering::SeqCst), 0, "the shard does not stall");
 

@@ -9,7 +9,7 @@ use crate::common::{ModelDir, Mounted, stfs, sys, tensor};
 
 const EMBED: &str = "model.embed_tokens.weight";
 
-/// The parts of `lm_head.weight`'s origin, as `ls` without a mount has it; none if there is none.
+/// The origin of `lm_head.weight` as `ls` reports it without a mount, if there is one.
 fn head(model: &Path) -> Option<String> {
     let args = [
         Path::new("cat"),
@@ -91,7 +91,7 @@ fn every_branch_of_the_rule() {
             Some(yes()),
             Some("embed_tokens.weight"),
         ),
-        // A head is stored: under this name, or another.
+        // A head is stored, under this name or another.
         (&[EMBED, "lm_head.weight"], Some(yes()), Some("stored")),
         (&[EMBED, "model.lm_head.weight"], Some(yes()), None),
         (
@@ -99,7 +99,7 @@ fn every_branch_of_the_rule() {
             Some(causal()),
             None,
         ),
-        // One embedding, else none.
+        // There must be exactly one embedding.
         (&[EMBED, "decoder.embed_tokens.weight"], Some(yes()), None),
         (&["model.norm.weight"], Some(yes()), None),
         // A name that only ends like one.

@@ -1,4 +1,4 @@
-//! What stat(2) and lseek(2) report that the model's files have no say in.
+//! What stat(2) and lseek(2) report independently of the model's files.
 
 use std::fs::File;
 use std::os::fd::AsRawFd;
@@ -45,7 +45,7 @@ fn directories_have_one_link() {
 
 #[test]
 fn no_file_has_a_hole() {
-    // Zeros, where a file could have a hole.
+    // Zeros, which a file system could store as a hole.
     let zeros = T {
         data: vec![0; 1 << 20],
         ..tensor("zeros", Dtype::U8, &[1 << 20])

@@ -1,4 +1,4 @@
-//! Models that are not on a disk, read through the same walk: what a second store has to offer.
+//! Models that are not on a disk: a second store, read by the same walk.
 
 use std::sync::Arc;
 
@@ -62,7 +62,8 @@ fn a_model_in_another_store_is_served_from_shared_bytes() {
     view.piece(1, 3).unwrap().write_to(&out, "a file").unwrap();
     std::io::Seek::rewind(&mut out).unwrap();
     assert_eq!(std::io::read_to_string(out).unwrap(), "eco");
-    // Shards are announced before the first is opened, so that their headers come together.
+    // Shards are announced before the first is opened, so that their headers can be fetched
+    // together.
     let prefetched = store.prefetched.lock().unwrap();
     assert!(prefetched.ends_with(&["1.safetensors".into(), "2.safetensors".into()]));
 }
@@ -118,7 +119,7 @@ fn problems_in_another_store_name_its_location() {
     );
 }
 
-/// What opening stops at first, and what verifying finds in the same walk.
+/// Opening stops at the first problem; verifying finds all of them in the same walk.
 #[test]
 fn one_walk_finds_the_first_problem_or_all_of_them() {
     let map = json!({"weight_map": {
@@ -142,7 +143,7 @@ fn one_walk_finds_the_first_problem_or_all_of_them() {
     assert_eq!(found, expected);
 }
 
-/// A file that is another container's is called by that name.
+/// The error about a file of another container names that container.
 #[test]
 fn a_bin_that_is_a_safetensors_file_is_called_so() {
     let entry = json!({"offset": 0, "size": 4096, "shape": [4096], "dtype": "U8"});

@@ -54,21 +54,29 @@ impl<'a> Piece<'a> {
         }
     }
 
-    /// The bytes, for a system call.
+    /// Checks that the file still has the bytes. To be called before they are handed out: within the
+    /// last page of a file that is now shorter the mapping would silently read zeros.
     ///
     /// # Errors
-    /// [`Error::Truncated`] if the file is now shorter, even within its last page (where the mapping
-    /// would silently read zeros).
+    /// [`Error::Truncated`] if the file is now shorter.
+    pub fn check(&self) -> Result<()> {
+        match &self.0 {
+            Bytes::Mapped(slice) => slice.check(),
+            Bytes::Shared(..) => Ok(()),
+        }
+    }
+
+    /// The bytes, for a system call.
     ///
     /// # Safety
     /// The slice may only be handed to a system call that reads from it (`write`, `writev`, …). The
     /// program itself must not load from it: the file may shrink at any moment, and then a load
     /// raises SIGBUS; it may also change, which the compiler assumes a `&[u8]` never does.
-    pub unsafe fn for_kernel(&self) -> Result<&[u8]> {
+    pub unsafe fn for_kernel(&self) -> &[u8] {
         match &self.0 {
             // SAFETY: this method's contract is the same, and the caller keeps it.
             Bytes::Mapped(slice) => unsafe { slice.for_kernel() },
-            Bytes::Shared(bytes, range) => Ok(&bytes[range.clone()]),
+            Bytes::Shared(bytes, range) => &bytes[range.clone()],
         }
     }
 
@@ -79,17 +87,16 @@ impl<'a> Piece<'a> {
     pub fn write_to(&self, fd: impl AsFd, what: &str) -> Result<()> {
         let mut done = 0;
         while done < self.len() {
+            self.check()?;
             // SAFETY: the slice goes into `write` and nowhere else.
-            let bytes = unsafe { self.for_kernel() }?;
+            let bytes = unsafe { self.for_kernel() };
             match rustix::io::write(&fd, &bytes[done..]) {
                 Ok(0) => return Err(Error::io(what, io::ErrorKind::WriteZero.into())),
                 Ok(n) => done += n,
                 Err(rustix::io::Errno::INTR) => {}
                 Err(e) => {
                     // If a page vanished during the call, report the truncated file instead.
-                    //
-                    // SAFETY: the slice is not used.
-                    unsafe { self.for_kernel() }?;
+                    self.check()?;
                     return Err(Error::io(what, e.into()));
                 }
             }
@@ -123,7 +130,7 @@ mod tests {
         piece.fetch_alone();
         assert_eq!(written(&piece).unwrap(), bytes[10..30]);
         // SAFETY: these bytes are in memory, not in a mapping.
-        assert_eq!(unsafe { piece.for_kernel() }.unwrap(), &bytes[10..30]);
+        assert_eq!(unsafe { piece.for_kernel() }, &bytes[10..30]);
         assert!(Piece::shared(bytes.clone(), 90..101).is_none());
         assert!(Piece::shared(bytes, 100..100).unwrap().is_empty());
     }

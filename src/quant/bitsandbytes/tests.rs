@@ -1,5 +1,5 @@
-//! The contract's worked examples, every kind of damage, and values held against a model that
-//! computes each by itself.
+//! Worked examples, every kind of damage, and values compared with a model that computes each one
+//! by itself.
 
 use std::sync::Arc;
 
@@ -55,7 +55,7 @@ fn state(kind: &str, json: Value) -> Stored {
     bytes(&end, json.to_string().as_bytes())
 }
 
-/// A 4-bit layer: what its statistics are, and the tensors.
+/// A 4-bit layer: its statistics and tensors.
 struct FourBit {
     codes: Vec<u8>,
     shape: Vec<u64>,
@@ -65,7 +65,7 @@ struct FourBit {
     nested: Option<Nested>,
 }
 
-/// Statistics that are quantized themselves.
+/// Statistics that are themselves quantized.
 struct Nested {
     codes: Vec<u8>,
     map: Vec<f32>,
@@ -271,7 +271,7 @@ fn the_container_may_have_any_dtype() {
     }
 }
 
-/// The stored map counts, and fp4's state is as good as nf4's.
+/// The stored map determines the values, with fp4's state as well as nf4's.
 #[test]
 fn fp4_has_its_own_map() {
     let map: [f32; 16] = std::array::from_fn(|i| i as f32);

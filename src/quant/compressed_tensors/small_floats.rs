@@ -15,6 +15,7 @@ use super::scales::{Scales, Zeros};
 use crate::dtype::Dtype;
 use crate::error::Result;
 use crate::quant::module::Part;
+use crate::quant::read::part;
 use crate::quant::{Component, Join, Kernel, Layer, Outcome, Recognized};
 use crate::reason::{Reason, reason};
 use crate::view::{Floats, SharedView};
@@ -201,16 +202,16 @@ impl Kernel for SmallFloats {
     fn view(&self, parts: &[SharedView]) -> Result<SharedView> {
         let scales = match self.global {
             // U8 and F8_E8M0 are the same bytes.
-            None => Scales::Stored(parts[1].clone(), Dtype::F8_E8M0),
+            None => Scales::Stored(part(parts, 1)?.clone(), Dtype::F8_E8M0),
             Some(dtype) => Scales::Divided {
-                scales: parts[1].clone(),
-                global: (parts[2].clone(), dtype),
+                scales: part(parts, 1)?.clone(),
+                global: (part(parts, 2)?.clone(), dtype),
                 table: OnceLock::new(),
             },
         };
         Ok(Arc::new(Floats(Rows {
             shape: self.shape.clone(),
-            words: parts[0].clone(),
+            words: part(parts, 0)?.clone(),
             scales,
             zeros: Zeros::Symmetric,
             order: None,

@@ -1,4 +1,4 @@
-//! Small layers to recognize, and the tests in two parts.
+//! Small layers to recognize. The tests are in the modules below.
 
 use serde_json::{Value, json};
 

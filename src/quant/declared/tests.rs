@@ -1,4 +1,4 @@
-//! What configs of each method declare.
+//! What the configs of each method declare.
 
 use super::*;
 use serde_json::json;
@@ -140,7 +140,7 @@ fn compressed_tensors_groups_declare_their_kinds() {
         Some(Kind::Int8)
     );
     assert_eq!(d("pack-quantized", int).kind("q", true), None);
-    // Norms are no Linear.
+    // A norm is not a Linear.
     assert_eq!(int8.kind("norm", false), None);
 }
 
@@ -153,7 +153,7 @@ fn other_methods_declare_nothing() {
     }
 }
 
-/// Otherwise every module counts as quantized, and nobody knows why.
+/// Without the note, every module would count as quantized for no visible reason.
 #[test]
 fn a_list_that_is_too_large_to_match_is_told() {
     let many: Vec<String> = (0..20_000).map(|i| format!("*a{i}*b[xy]*{i}?")).collect();

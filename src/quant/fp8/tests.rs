@@ -1,5 +1,4 @@
-//! The contract's worked examples; what is recognized under which names; every kind of damage; and
-//! what fusions make of it.
+//! Worked examples, recognition by names, every kind of damage, and fusions.
 
 use serde_json::{Value, json};
 
@@ -106,7 +105,7 @@ fn the_scale_has_many_names_and_the_first_wins() {
     let [_, second] = ones("m.weight", &[4, 4], "m.scale", Dtype::I32, &[]);
     let model = TestModel::safetensors(&[weight, second, first], Value::Null);
     assert_eq!(model.values("m.weight"), [1.0; 16]);
-    // Not a weight's name, or not a weight: plain.
+    // Tensors that are not named like weights are plain.
     let [weight, scale] = ones("m.xweight", &[4, 4], "m.xweight_scale", Dtype::F32, &[]);
     let model = TestModel::safetensors(&[weight, scale], fp8(Value::Null));
     assert!(model.recognized("m.xweight").is_none());
@@ -276,7 +275,7 @@ fn damage_has_a_reason_with_numbers() {
         let model = TestModel::safetensors(&tensors, Value::Null);
         let reason = model.reason("m.weight");
         assert!(parts.iter().all(|p| reason.contains(p)), "{reason}");
-        // Raw stays, values go, and meta.json says why.
+        // `raw` stays, the values are unavailable, and meta.json shows why.
         let model = Model::new(model.catalog, ModelOptions::default());
         let (id, tensor) = model.find("m.weight").unwrap();
         assert!(tensor.values.is_none());
@@ -324,13 +323,13 @@ fn fp4_pairs_are_found_in_fp8_models_only() {
     assert_eq!(values[32..36], [0.0, 1.0, -12.0, -1.0]);
     assert_eq!(values[65].to_bits(), 0x0020_0000);
     assert!(values[96].is_nan());
-    // Elsewhere I8 is I8.
+    // In other models I8 is plain I8.
     assert!(
         TestModel::safetensors(&tensors(), Value::Null)
             .recognized(name)
             .is_none()
     );
-    // One scale for 16: not these pairs, and not plain either.
+    // One scale for every 16 values: neither such pairs nor plain.
     let [weight, _] = tensors();
     let wrong = stored("m.experts.0.w1.scale", Dtype::F8_E8M0, &[2, 4], [127; 8]);
     let reason = TestModel::safetensors(&[weight, wrong], fp8(Value::Null)).reason(name);
@@ -338,7 +337,7 @@ fn fp4_pairs_are_found_in_fp8_models_only() {
         reason.contains("[2, 4]") && reason.contains("[2, 64]"),
         "{reason}"
     );
-    // Torn: only where the config says that experts are pairs.
+    // Without a scale it is damaged only if the config declares that experts are pairs.
     let [weight, _] = tensors();
     let torn = json!({"quantization_config": {"quant_method": "fp8", "expert_dtype": "fp4"}});
     let reason = TestModel::safetensors(&[weight], torn).reason(name);

@@ -21,7 +21,7 @@ fn model(tensors: &[Stored]) -> TestModel {
     TestModel::safetensors(tensors, Value::Null)
 }
 
-/// X[e, k, n] = row n, column k of expert e's blocks; each element by itself.
+/// X[e, k, n] is row n, column k of expert e's blocks, computed one element at a time.
 fn naive([blocks, scales]: &[Stored; 2]) -> Vec<f32> {
     let [e, n, groups, _] = blocks.shape[..] else {
         panic!("blocks have four dimensions");

@@ -1,5 +1,5 @@
-//! What is recognized, damaged and fused of eight-bit integers. The values are held against the
-//! formula in `scaled`'s tests.
+//! Recognition, damage and fusions of eight-bit integers. The tests of `scaled` compare the values
+//! with the formula.
 
 use serde_json::{Value, json};
 
@@ -153,7 +153,7 @@ fn zero_points_fuse_with_their_scales() {
     );
     let (_, zeros) = both.find("l.gate_up_proj.weight_zero_point").unwrap();
     assert_eq!(*zeros.shape, [10, 2]);
-    // Only one has zero points: values alone.
+    // Only one has zero points, so only the values fuse.
     let one = model(false);
     assert_eq!(
         one.find("l.gate_up_proj.weight").unwrap().1.dtype.name(),

@@ -1,4 +1,4 @@
-//! Small layers to recognize, and the tests in three parts.
+//! Small layers to recognize. The tests are in the modules below.
 
 use crate::dtype::Dtype;
 use crate::quant::testing::{Stored, stored};
@@ -14,7 +14,7 @@ fn zeros(name: &str, dtype: Dtype, shape: &[u64]) -> Stored {
 
 type Kind<'a> = (Dtype, &'a [u64]);
 
-/// `a.weight` and what stands beside it.
+/// `a.weight` with its scales and biases.
 fn layer(weight: &[u64], scales: Option<Kind>, biases: Option<Kind>) -> Vec<Stored> {
     let mut all = vec![zeros("a.weight", Dtype::U32, weight)];
     all.extend(scales.map(|(dtype, shape)| zeros("a.scales", dtype, shape)));

@@ -1,5 +1,5 @@
-//! What is recognized, damaged and fused of ModelOpt's four-bit floats. The values are held against
-//! the formula in `scaled`'s tests as well.
+//! Recognition, damage and fusions of ModelOpt's four-bit floats. The tests of `scaled` also
+//! compare the values with the formula.
 
 use serde_json::{Value, json};
 
@@ -137,7 +137,7 @@ fn damage_has_a_reason() {
             declared("NVFP4"),
             "BF16",
         ),
-        // Two rows a byte.
+        // Two rows per byte.
         (
             vec![weight(&[4, 128]), bf16(&[8, 1])],
             declared("W4A16_AWQ"),

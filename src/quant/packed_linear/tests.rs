@@ -1,5 +1,5 @@
-//! Layers to recognize and to decode, and a model of what they hold that computes every element by
-//! itself, as the formats' own pages say it.
+//! Layers to recognize and decode, and a model that computes every element by itself, according to
+//! the formats' own documentation.
 
 use crate::dtype::Dtype;
 use crate::dtype::decode::decode;
@@ -13,16 +13,16 @@ mod values;
 /// Shape and contents of one layer.
 #[derive(Debug, Clone)]
 struct Sample {
-    /// AWQ (of 4 bits), else GPTQ.
+    /// AWQ (4 bits), else GPTQ.
     awq: bool,
     bits: usize,
-    /// The config says `gptq_v2`.
+    /// The config has `gptq_v2`.
     as_is: bool,
     n: usize,
     k: usize,
     groups: usize,
     scale: Dtype,
-    /// The group of each input, where that is stored.
+    /// The group of each input, if it is stored.
     index: Option<Vec<usize>>,
     words: Vec<u32>,
     zeros: Vec<u32>,
@@ -141,7 +141,7 @@ impl Sample {
         self.field(&row, 0, 1, n)
     }
 
-    /// Every value, with groups of `size` where no `g_idx` says otherwise.
+    /// Every value, with groups of `size` unless there is a `g_idx`.
     fn values(&self, size: usize) -> Vec<f32> {
         let mut scales = vec![0f32; self.groups * self.n];
         decode(self.scale, &self.scales, 0, &mut scales);

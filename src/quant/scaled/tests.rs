@@ -1,4 +1,4 @@
-//! The kernel against a model that computes every element by itself, from the formula.
+//! Compares the kernel with a model that computes every element by itself, from the formula.
 
 use proptest::prelude::*;
 use serde_json::{Value, json};
@@ -7,7 +7,7 @@ use crate::dtype::Dtype;
 use crate::dtype::decode::{F4, decode};
 use crate::quant::testing::{Stored, TestModel, assert_values, random, random_bytes, stored};
 
-/// The element at `index` of a tensor's bytes, which are whole bytes each.
+/// The element at `index` of a tensor's bytes. Elements are whole bytes.
 fn element(dtype: Dtype, bytes: &[u8], index: u64) -> f32 {
     let size = dtype.bits() as usize / 8;
     let mut out = [0.0];
@@ -15,7 +15,7 @@ fn element(dtype: Dtype, bytes: &[u8], index: u64) -> f32 {
     out[0]
 }
 
-/// A matrix, or a stack, and how its scales lie: all that a test draws.
+/// A random matrix or stack, and the layout of its scales.
 #[derive(Debug, Clone)]
 struct Case {
     experts: Option<u64>,

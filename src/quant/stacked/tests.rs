@@ -1,4 +1,5 @@
-//! What is a stack and what is not; what does not fit; values against those of single layers.
+//! What is a stack and what is not, what does not fit, and values compared with those of single
+//! layers.
 
 use serde_json::{Value, json};
 
@@ -66,7 +67,7 @@ fn a_part_must_be_for_every_expert() {
         assert!(reason.contains(why), "{reason}");
         assert!(reason.contains("a stack of 3 experts"), "{reason}");
     }
-    // Another shape of a whole expert is for the format to judge.
+    // The format judges the shape of each expert.
     let [words, _, biases] = three();
     let tensors = [words, zeros(".scales", Dtype::F16, &[3, 5, 1]), biases];
     let reason = TestModel::safetensors(&tensors, mlx()).reason(X);
@@ -137,7 +138,7 @@ fn a_stored_tensor_wins() {
         let model = TestModel::safetensors(&[words, scales, more], Value::Null);
         Model::new(model.catalog, ModelOptions::default())
     };
-    // Values of the stack's own name, and a module of that name, stay what they are.
+    // Float values with the stack's name, and a module of that name, stay as they are.
     let plain = model(zeros("", Dtype::F32, &[2, 4, 8]));
     assert_eq!(
         *plain.find(X).unwrap().1.values.as_ref().unwrap().shape,
@@ -180,7 +181,7 @@ const GPTQ: [(&str, Dtype, &[u64]); 4] = [
     ("g_idx", Dtype::I32, &[64]),
 ];
 
-/// Those of the experts that there are, stacked.
+/// The experts' bytes, stacked.
 fn gptq_stack(experts: &[[Vec<u8>; 4]]) -> Vec<Stored> {
     let tensor = |(i, &(last, dtype, shape)): (usize, &(&str, Dtype, &[u64]))| {
         let shape = [&[experts.len() as u64], shape].concat();

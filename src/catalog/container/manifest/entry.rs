@@ -110,7 +110,8 @@ fn packed_shape(
     }
     if known == Dtype::U32
         && bits > 0
-        && n.checked_mul(u64::from(bits)) == size.checked_mul(8)
+        && let Some(stream) = n.checked_mul(u64::from(bits))
+        && size.checked_mul(8) == Some(stream)
         && let Some(last) = shape.last_mut()
         && (*last * u64::from(bits)) % 32 == 0
     {
@@ -119,6 +120,9 @@ fn packed_shape(
     }
     Err(match needs {
         Some(needs) => format!("{known} {shape:?} needs {needs} bytes, size is {size}"),
+        None if n.checked_mul(u64::from(known.bits())).is_none() => {
+            format!("{known} {shape:?} overflows 64 bits, size is {size}")
+        }
         None => format!("{known} {shape:?} is not a whole number of bytes, size is {size}"),
     })
 }

@@ -8,6 +8,7 @@ use serde_json::{Map, Value};
 
 use super::shard::{self, Broken, Shard};
 use crate::catalog::container::Parts;
+use crate::catalog::store::INCOMPLETE;
 use crate::catalog::{Findings, Store};
 use crate::error::{Error, Result};
 
@@ -70,7 +71,7 @@ fn merge_metadata(into: &mut Map<String, Value>, from: Option<HashMap<String, St
 
 /// The error about a shard that an index names but that does not exist.
 fn missing_shard(store: &dyn Store, name: &str, index: &str) -> Error {
-    let why = if store.exists(&format!("{name}.incomplete")) {
+    let why = if store.exists(&format!("{name}{INCOMPLETE}")) {
         "only its .incomplete download is there; let the download finish"
     } else if store.unfinished().is_some() {
         "the download is unfinished; let it finish ('hf download' resumes it), or mount the rest with --allow-missing"
@@ -83,7 +84,7 @@ fn missing_shard(store: &dyn Store, name: &str, index: &str) -> Error {
     )
 }
 
-/// Tells the store which shards are about to be read.
+/// Announces to the store which shards are about to be read.
 pub(super) fn announce(store: &Arc<dyn Store>, names: &[impl AsRef<str>]) {
     let names: Vec<&str> = names.iter().map(AsRef::as_ref).collect();
     store.prefetch(&names);

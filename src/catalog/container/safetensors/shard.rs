@@ -148,7 +148,10 @@ fn parse(
         metadata: metadata.metadata().clone(),
         ..Shard::default()
     };
-    for (name, info) in metadata.tensors() {
+    // The library has them in a hash map: in file order, problems are listed alike in every run.
+    let mut tensors: Vec<_> = metadata.tensors().into_iter().collect();
+    tensors.sort_unstable_by(|(a, x), (b, y)| (x.data_offsets, a).cmp(&(y.data_offsets, b)));
+    for (name, info) in tensors {
         let (start, end) = (info.data_offsets.0 as u64, info.data_offsets.1 as u64);
         let name: Arc<str> = name.into();
         if end > has {

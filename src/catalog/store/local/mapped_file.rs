@@ -224,17 +224,22 @@ impl MappedSlice<'_> {
             .fetch(&(self.end - self.bytes.len() as u64..self.end));
     }
 
-    /// The bytes, after a check of the file's size.
-    ///
-    /// # Safety
-    /// The slice may only be handed to a system call that reads from it; see [`Piece::for_kernel`].
-    pub unsafe fn for_kernel(&self) -> Result<&[u8]> {
+    /// That the file still has the bytes.
+    pub fn check(&self) -> Result<()> {
         let now = self.file.stat_now()?;
         self.file.check_changed(&now);
         match now.len < self.end {
             true => Err(self.file.truncated(self.end)),
-            false => Ok(self.bytes),
+            false => Ok(()),
         }
+    }
+
+    /// The bytes.
+    ///
+    /// # Safety
+    /// The slice may only be handed to a system call that reads from it; see [`Piece::for_kernel`].
+    pub unsafe fn for_kernel(&self) -> &[u8] {
+        self.bytes
     }
 }
 

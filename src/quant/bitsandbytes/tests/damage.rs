@@ -1,4 +1,4 @@
-//! Every kind of damage to a bitsandbytes layer, lasting and not.
+//! Every kind of damage to a bitsandbytes layer, permanent and transient.
 
 use super::*;
 
@@ -137,8 +137,8 @@ fn damaged_eight_bit_layers_have_a_reason() {
     }
 }
 
-/// The state is a fact that is fetched after the mount: what it says may be read late, and a state
-/// that cannot be read any more is a reason, not a panic.
+/// The state is read after the mount is ready. A state that can no longer be read is a reason, not
+/// a panic.
 #[test]
 fn a_state_in_a_truncated_file_is_a_reason() {
     let four = FourBit {
@@ -167,7 +167,8 @@ fn a_state_in_a_truncated_file_is_a_reason() {
     );
 }
 
-/// A disk or network that fails for a moment must not cost a tensor for the life of the mount.
+/// A disk or network that fails for a moment must not make a tensor unavailable for the life of the
+/// mount.
 #[test]
 fn a_state_that_cannot_be_read_is_asked_for_again() {
     let four = |module: &str| {
@@ -201,7 +202,7 @@ fn a_state_that_cannot_be_read_is_asked_for_again() {
     let model = &layout.model;
     let id = |name: &str| model.id(name).unwrap();
     let (weight, fused) = (id("q_proj.weight"), id("qkv_proj.weight"));
-    // Zeros: what is there can be read, and the rest is not there.
+    // Cut to the length field: no tensor data can be read.
     let cut = std::fs::OpenOptions::new().write(true).open(&path).unwrap();
     cut.set_len(8).unwrap();
 

@@ -1,4 +1,4 @@
-//! What configs say of modules.
+//! What configs declare about modules.
 
 use serde_json::{Value, json};
 

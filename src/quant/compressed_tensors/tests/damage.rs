@@ -1,4 +1,4 @@
-//! Damaged layers: why, with both numbers.
+//! Damaged layers have a reason with both numbers.
 
 use serde_json::json;
 
@@ -116,7 +116,7 @@ fn damaged_zero_points_and_orders_say_why() {
         zeros("a.weight_scale", Dtype::F32, &[1]),
     );
     refused(&tensor, asymmetric(), &["needs I8 of one element"]);
-    // Symmetric by the config: what else lies there plays no part.
+    // The config declares it symmetric, so zero points are ignored.
     let model =
         TestModel::safetensors(&zero(Dtype::I32, &[2, 2]), int4(json!({"symmetric": true})));
     assert_eq!(model.recognized("a.weight").unwrap().parts.len(), 3);
@@ -156,7 +156,7 @@ fn an_order_out_of_range_is_data_not_header() {
         problems[0].contains("column 2 names group 2"),
         "{problems:?}"
     );
-    // A -1 anywhere means "no order", whatever else stands there.
+    // A -1 anywhere means "no order", whatever the other values are.
     let none = TestModel::safetensors(&order(&[0, 9, -1]), json!(null));
     assert_eq!(none.values("a.weight").len(), 512);
     let found = none.recognized("a.weight").unwrap();

@@ -60,7 +60,7 @@ fn a_tensor_that_merely_has_the_name_is_plain() {
     ];
     let model = TestModel::safetensors(&other, int4(json!({})));
     assert!(crate::quant::recognize(&model.catalog).is_empty());
-    // A config that says compressed-tensors makes it one with parts missing.
+    // With a compressed-tensors config it is a layer with missing parts.
     refused(&alone, int4(json!({})), &["weight_scale is missing"]);
     // The empty module path is a path.
     let root: Vec<Stored> = four_bits(&[])
@@ -112,7 +112,7 @@ fn formats_that_store_something_else_are_refused_by_name() {
         })
         .collect();
     exactly(&older, json!(null), "sparse-bitmask");
-    // Tensors as of nvfp4, but a scale's sign means something else there.
+    // The tensors look like nvfp4, but in this format a scale's sign has another meaning.
     let mixed = config("mixed-precision", json!({}));
     let mut mixed = mixed;
     mixed["quantization_config"]["config_groups"]["group_0"]["format"] =
@@ -202,7 +202,7 @@ fn widths_without_a_config_are_those_that_fit() {
     assert_eq!(bits(6, 32, None), (5, true));
     assert_eq!(bits(6, 32, Some(12)), (6, false));
     assert_eq!(bits(10, 96, None), (3, true));
-    // Of K 8, one word may be 4 or 3 bits; the zero points tell.
+    // With K = 8, one word may have 4 or 3 bits; the zero points decide.
     assert_eq!(bits(1, 8, None), (4, false));
     assert_eq!(bits(1, 8, Some(8)), (4, false));
     assert_eq!(bits(1, 8, Some(6)), (3, false));
@@ -221,8 +221,7 @@ fn an_empty_layer_has_no_values() {
     assert!(model.values("a.weight").is_empty());
 }
 
-/// An expression that turns out to be unusable on some path is named by `ls --why`, although the
-/// config compiled.
+/// `ls --why` names an expression that compiles but turns out to be unusable on some path.
 #[test]
 fn remarks_name_expressions_that_fail_when_they_are_matched() {
     let mut config = int4(json!({"group_size": 32}));

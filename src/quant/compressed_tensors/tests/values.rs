@@ -61,7 +61,7 @@ fn three_bits_dense_and_padded() {
     let want: Vec<f32> = (0..32).map(|i| (i % 8) as f32 - 4.0).collect();
     // Twelve values take two words either way, so they are taken as dense.
     assert_eq!(three(&[0x88FA_C688, 0x6], 12), want[..12]);
-    // At 32 the words tell: three dense, four padded.
+    // At 32 values the number of words decides: three dense, four padded.
     let dense = [0x88FA_C688, 0xC688_FAC6, 0xFAC6_88FA];
     assert_eq!(three(&dense, 32), want);
     let pack = |codes: &[u32]| codes.iter().rev().fold(0, |w, c| w << 3 | c);
@@ -122,7 +122,7 @@ fn mx_scales_are_powers_of_two() {
     assert!(mx(vec![0; 16], 255, Dtype::U8)[0].is_nan());
 }
 
-/// Writes codes into words, bit by bit: nothing that the decoder is made of.
+/// Writes codes into words bit by bit, independently of the decoder.
 fn pack(codes: &[u32], bits: u32, packing: Packing) -> Vec<u32> {
     let place = |i: usize| match packing {
         Packing::Dense => i * bits as usize,
@@ -154,7 +154,7 @@ struct Case {
     k: usize,
     bits: u32,
     packing: Packing,
-    /// Scales of a row; 0 for one in all.
+    /// Scales of a row; 0 for a single scale.
     groups: usize,
     dtype: Dtype,
     zeros: u64,
@@ -276,7 +276,7 @@ proptest! {
         let weights = json!({"num_bits": case.bits, "symmetric": case.zeros == 0,
             "group_size": if case.groups > 1 { json!(case.k / case.groups) } else { json!(null) }});
         let model = TestModel::safetensors(&tensors, config("pack-quantized", weights));
-        // Both packings may have the same number of words, and dense is meant then.
+        // If both packings have the same number of words, it is dense.
         let layer = model.layer("a.weight");
         prop_assert_eq!(&*layer.shape, &[case.n as u64, case.k as u64][..]);
         if case.packing == Packing::Padded && !layer.compatible.contains("padded") {

@@ -1,4 +1,4 @@
-//! What fusions make of FP8 layers: stored words where blocks allow it, values elsewhere.
+//! Fusions of FP8 layers: stored words if blocks allow it, values otherwise.
 
 use serde_json::Value;
 
@@ -9,7 +9,7 @@ use crate::quant::scale_grid::ScaleGrid;
 use crate::quant::testing::TestModel;
 use crate::view::read_all;
 
-/// q, k and v with so many rows each, K = 256, and scales of `scale` shape for each.
+/// q, k and v with this many rows each, K = 256, and scales whose shape `scale` determines.
 fn attention(rows: [u64; 3], scale: impl Fn(u64) -> Vec<u64>) -> Model {
     let mut tensors = Vec::new();
     for (part, n) in ["q", "k", "v"].iter().zip(rows) {
@@ -36,7 +36,7 @@ fn whole_blocks_and_rows_fuse_as_stored_and_others_as_values() {
     );
     assert_eq!(model.kind(&fused.raw), "fused");
     assert_eq!(*model.find(scale).unwrap().1.shape, [5, 2]);
-    // The fused pair decodes to what the parts do: the same rules find the same blocks.
+    // The fused layer decodes like its parts, because the same rules find the same blocks.
     let grid = ScaleGrid::find(&[514, 256], &[5, 2], || None).unwrap();
     assert_eq!(grid.block_cols(), 128);
 

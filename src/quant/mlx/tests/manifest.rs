@@ -74,7 +74,7 @@ fn a_manifests_integers_are_integers() {
             .recognized("a.ids")
             .is_none()
     );
-    // Words alone, where something says that they pack values, and where nothing does.
+    // Words alone, with and without a declaration that they pack values.
     let alone = |bits, defaults| manifest(layer(&[2, 8], None, None), bits, defaults);
     assert!(
         alone(Some(4), json!({}))
@@ -107,7 +107,8 @@ fn a_manifest_may_give_the_logical_shape() {
     assert_eq!(*model.layer("a.weight").shape, [2, 64]);
 }
 
-/// Words count the values that the manifest says they pack, also where nothing can decode them.
+/// Words count as the values that they pack according to the manifest, even if they cannot be
+/// decoded.
 #[test]
 fn packed_words_without_scales_count_what_they_pack() {
     for (shape, bits, defaults, counted) in [

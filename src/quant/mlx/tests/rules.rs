@@ -1,4 +1,4 @@
-//! Rules: what is recognized, what is refused and why, and where bits and group size stand.
+//! Rules: what is recognized, what is refused and why, and where bits and group size are stated.
 
 use serde_json::{Value, json};
 
@@ -29,7 +29,7 @@ fn refused(tensors: &[Stored], quantization: Value, parts: &[&str]) {
     for part in parts {
         assert!(reason.contains(part), "{part:?} is not in: {reason}");
     }
-    // The tensor's parts are still its parts, so that none counts as a weight by itself.
+    // The layer keeps its parts, so that none of them counts as a weight by itself.
     let recognized = model.recognized("a.weight").unwrap();
     assert_eq!(recognized.parts.len(), tensors.len());
 }
@@ -255,7 +255,7 @@ fn settings_and_shapes_must_agree() {
     refused(&affine(8, 1), json!({"bits": "4"}), &["\"4\""]);
     refused(&affine(8, 1), json!({"a": false}), &["false"]);
     refused(&without_biases(4, 1), json!({"a": false}), &["false"]);
-    // A mode that the tensors are not.
+    // A mode that the tensors do not have.
     refused(
         &affine(4, 1),
         json!({"a": {"mode": "mxfp4"}}),

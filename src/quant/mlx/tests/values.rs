@@ -1,4 +1,4 @@
-//! Values: worked examples that MLX itself gave, and the formula, element by element.
+//! Values: worked examples from MLX itself, and the formula, element by element.
 
 use proptest::prelude::*;
 use serde_json::{Value, json};
@@ -118,8 +118,9 @@ fn the_modes_without_biases() {
     assert!(mxfp4(255).iter().all(|v| v.is_nan()));
 }
 
-/// NaN has many spellings. Which of two a sum takes is the instruction's choice, so every build and
-/// every piece of a read must be given the same two: also where the product alone is NaN (∞ · 0).
+/// NaN has many bit patterns, and the instruction determines which of two operands a sum takes. So
+/// every build and every piece of a read must add the same two, also if only the product is NaN (∞
+/// · 0).
 #[test]
 fn sums_of_two_nans_have_the_same_bits_everywhere() {
     let f32s = |bits: &[u32]| {
@@ -149,7 +150,7 @@ fn sums_of_two_nans_have_the_same_bits_everywhere() {
     }
 }
 
-/// Longer than what is fetched at a time, so that pieces meet inside groups and inside rows.
+/// Longer than what is read at a time, so that pieces meet inside groups and inside rows.
 #[test]
 fn blocks_meet_without_a_seam() {
     let mut seed = 1;
@@ -167,8 +168,8 @@ fn blocks_meet_without_a_seam() {
     }
 }
 
-/// Every element by itself, from the formula. Products and sums go through binary64, which holds
-/// them so closely that rounding to binary32 afterwards is rounding once.
+/// Every element by itself, from the formula. Products and sums are computed in binary64, which is
+/// precise enough that rounding to binary32 afterwards is the only rounding.
 fn naive(tensors: &[Stored], bits: u32, group_size: usize) -> Vec<f32> {
     let count = tensors[0].bytes.len() * 8 / bits as usize;
     let wide = |t: &Stored| {

@@ -57,7 +57,7 @@ fn the_convention_of_zero_points() {
             json!({"quant_method": "gptqmodel", "format": "gptq_p"}),
             Planar,
         ),
-        // Release numbers under AWQ's key say nothing.
+        // Release numbers under AWQ's key are ignored.
         (json!({"version": "0.7.1", "quant_method": "gptq"}), LessOne),
         (json!({"version": "gemm", "quant_method": "awq"}), LessOne),
         // AutoRound: what it writes as GPTQ, and what it writes as its own.
@@ -157,7 +157,7 @@ fn planar_is_decoded_where_it_is_no_different() {
     }
 }
 
-/// Of each key the first place that has it, by itself.
+/// For each key separately, the first place that has it counts.
 #[test]
 fn the_order_of_places() {
     let format = |format: &str| json!({"checkpoint_format": format});
@@ -224,7 +224,7 @@ fn the_group_size_that_fits() {
     assert_eq!(config.group_size(256, 5), None);
 }
 
-/// A manifest's tensors have no other config.
+/// A manifest's tensors are described by the manifest alone.
 #[test]
 fn a_manifest_has_no_config() {
     let mut configs = configs(&[("quantize_config.json", json!({"format": "gptq_v2"}))]);

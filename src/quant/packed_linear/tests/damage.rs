@@ -23,7 +23,7 @@ fn zeros(name: &str, dtype: Dtype, shape: &[u64]) -> Stored {
     stored(name, dtype, shape, vec![0; len as usize])
 }
 
-/// The reason when `instead` stands for the good tensor of its name.
+/// The reason if `instead` replaces the good tensor of its name.
 fn reason_with(awq: bool, instead: Stored) -> String {
     let mut tensors = good(awq);
     tensors.retain(|t| t.name != instead.name);
@@ -77,7 +77,7 @@ fn shapes_that_do_not_fit_are_named() {
         (true, i32s("l.qweight", &[128, 9]), "qweight [128, 9]"),
         (true, i32s("l.qzeros", &[2, 7]), "qzeros [2, 7]"),
         (true, f16s(&[2, 63]), "scales [2, 63]"),
-        // g_idx of another length, or of no integers.
+        // A g_idx of another length, or not of integers.
         (false, i32s("l.g_idx", &[127]), "one for each of 128 inputs"),
         (false, i32s("l.g_idx", &[1, 128]), "g_idx is I32 [1, 128]"),
         (false, zeros("l.g_idx", Dtype::F32, &[128]), "g_idx is F32"),
@@ -160,12 +160,12 @@ fn marlin_has_a_reason() {
         assert!(model.reason("l.weight").contains("marlin"));
         assert_eq!(model.recognized("l.weight").unwrap().method, "marlin");
     }
-    // Without a config only what has the very shapes.
+    // Without a config, only tensors with exactly these shapes.
     let model = TestModel::safetensors(&tensors(60), Value::Null);
     assert!(recognize(&model.catalog).is_empty());
 }
 
-/// A shard by itself, or a download that is not whole: what is not there is not taken for absent.
+/// A shard by itself, or an incomplete download: a missing tensor is not assumed not to exist.
 #[test]
 fn an_index_in_another_file_is_missed() {
     let dir = tempfile::tempdir().unwrap();
@@ -210,7 +210,8 @@ fn an_index_in_another_file_is_missed() {
     assert!(reason(&partial).contains("l.g_idx is not in the available files"));
 }
 
-/// A sparse file costs nothing to write; its order, read whole, would cost the machine's memory.
+/// A sparse file costs nothing to write, but reading its whole order would take all of the
+/// machine's memory.
 #[test]
 fn an_order_for_too_many_inputs_is_refused() {
     let k = 1u64 << 27;

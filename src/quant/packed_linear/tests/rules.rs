@@ -1,4 +1,4 @@
-//! What is recognized, from shapes, and what is said of it.
+//! What is recognized from shapes, and how it is described.
 
 use serde_json::{Value, json};
 

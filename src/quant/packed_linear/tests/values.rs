@@ -69,7 +69,7 @@ fn gptq_by_hand() {
     }
 }
 
-/// Zero points 0 and seven times 8: the -1 that was stored borrowed from the next field.
+/// Zero points 0 and seven times 8: storing the first as -1 borrowed from the next field.
 #[test]
 fn a_zero_point_of_zero_borrows() {
     let layer = |zeros: u32, config| {
@@ -170,7 +170,8 @@ fn layers_of_many_panels() {
     }
 }
 
-/// A `g_idx` that says what the group size would: the same values, in the same way.
+/// A `g_idx` with the groups that follow from the group size: the same values, decoded in the same
+/// way.
 #[test]
 fn an_orderly_index_changes_nothing() {
     let mut sample = Sample::random((false, 4, false), [32, 96, 3], Dtype::BF16, &mut 4);
@@ -180,7 +181,7 @@ fn an_orderly_index_changes_nothing() {
     hold(&sample, 7, 5);
 }
 
-/// The first configured size that makes as many groups counts: the last group may be short.
+/// The first configured size that gives this number of groups counts; the last group may be short.
 #[test]
 fn the_last_group_may_be_short() {
     let sample = Sample::random((false, 4, false), [32, 160, 2], Dtype::F32, &mut 6);
@@ -197,7 +198,7 @@ fn the_last_group_may_be_short() {
     }
 }
 
-/// `g_idx` out of range: only what needs it cannot be read, and `check` counts all.
+/// A `g_idx` out of range: only values that need it cannot be read, and `check` counts all.
 #[test]
 fn a_bad_group_index_is_an_error_where_it_is_needed() {
     let mut sample =
