@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 /// Why a tensor or a layer is missing, as a sentence for a person. It names what is at fault and
 /// gives both numbers if there are two. Cheap to clone.
-#[derive(Clone, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq, Hash)]
 pub struct Reason(Arc<str>);
 
 impl Reason {

@@ -116,8 +116,8 @@ impl Findings {
     ///
     /// # Errors
     /// The problem, while a model is opened.
-    pub fn tensor(&mut self, at: &Location, tensor: &str, problem: String) -> Result<()> {
-        let kept = Problem::of_tensor(&at.name(), tensor, &problem);
+    pub fn tensor(&mut self, at: &Location, tensor: &str, problem: &str) -> Result<()> {
+        let kept = Problem::of_tensor(&at.name(), tensor, problem);
         self.report(kept, || {
             Error::invalid(at, format!("tensor '{tensor}': {problem}"))
         })

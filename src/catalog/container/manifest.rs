@@ -192,7 +192,7 @@ fn read_entries(
         let row = match entries.row(name, entry) {
             Ok(row) => row,
             Err(problem) => {
-                findings.tensor(at, name, problem)?;
+                findings.tensor(at, name, &problem)?;
                 continue;
             }
         };
@@ -208,7 +208,7 @@ fn read_entries(
             return findings.file(bin.name(), better);
         }
         if !findings.allow_missing() {
-            findings.tensor(at, name, problem)?;
+            findings.tensor(at, name, &problem)?;
         }
         needs = needs.max(end);
         parts.absent.insert(row.name);

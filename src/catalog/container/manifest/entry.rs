@@ -7,6 +7,7 @@ use serde_json::{Map, Value};
 use crate::catalog::ManifestBits;
 use crate::catalog::row::{Row, RowBytes};
 use crate::dtype::{Dtype, ElementType, numel};
+use crate::reason::{Reason, reason};
 
 /// The bits of U32 tensors if the manifest does not state them.
 const DEFAULT_BITS: u32 = 4;
@@ -18,33 +19,33 @@ pub(super) struct Entries {
     default_bits: u32,
 }
 
-fn whole(v: &Value, what: &str) -> std::result::Result<u64, String> {
+fn whole(v: &Value, what: &str) -> std::result::Result<u64, Reason> {
     v.as_u64()
-        .ok_or_else(|| format!("{what} is {v}, not a whole number from 0 up"))
+        .ok_or_else(|| reason!("{what} is {v}, not a whole number from 0 up"))
 }
 
 impl Entries {
     /// Takes the defaults from a manifest's `config`, or returns what is wrong with them.
-    pub fn new(config: &Map<String, Value>) -> std::result::Result<Entries, String> {
+    pub fn new(config: &Map<String, Value>) -> std::result::Result<Entries, Reason> {
         let default_bits = match config.get("default_bits") {
             None | Some(Value::Null) => DEFAULT_BITS,
             Some(v) => {
                 let n = whole(v, "config.default_bits")?;
-                u32::try_from(n).map_err(|_| format!("config.default_bits is {n}, too large"))?
+                u32::try_from(n).map_err(|_| reason!("config.default_bits is {n}, too large"))?
             }
         };
         Ok(Entries { default_bits })
     }
 
     /// An entry as a row, or what is wrong with it.
-    pub fn row(&self, name: &str, entry: &Value) -> std::result::Result<Row, String> {
+    pub fn row(&self, name: &str, entry: &Value) -> std::result::Result<Row, Reason> {
         let field = |key: &str| match entry.get(key) {
             Some(v) => whole(v, key),
-            None => Err(format!("has no {key}")),
+            None => Err(reason!("has no {key}")),
         };
         let (offset, size) = (field("offset")?, field("size")?);
         if offset.checked_add(size).is_none() {
-            return Err(format!("offset {offset} + size {size} overflows 64 bits"));
+            return Err(reason!("offset {offset} + size {size} overflows 64 bits"));
         }
         let dtype = dtype(entry)?;
         let given: Vec<u64> = entry
@@ -72,7 +73,7 @@ impl Entries {
 }
 
 /// An unknown dtype keeps its name.
-fn dtype(entry: &Value) -> std::result::Result<ElementType, String> {
+fn dtype(entry: &Value) -> std::result::Result<ElementType, Reason> {
     let name = entry.get("dtype").and_then(Value::as_str);
     let name = name.ok_or("has no dtype")?;
     Ok(match Dtype::from_name(name) {
@@ -82,7 +83,7 @@ fn dtype(entry: &Value) -> std::result::Result<ElementType, String> {
 }
 
 /// The entry's own `bits`.
-fn own_bits(entry: &Value) -> std::result::Result<Option<u32>, String> {
+fn own_bits(entry: &Value) -> std::result::Result<Option<u32>, Reason> {
     match entry.get("bits") {
         None | Some(Value::Null) => Ok(None),
         Some(v) => {
@@ -99,8 +100,8 @@ fn packed_shape(
     mut shape: Vec<u64>,
     size: u64,
     bits: u32,
-) -> std::result::Result<Vec<u64>, String> {
-    let n = numel(&shape).ok_or_else(|| format!("shape {shape:?} overflows 64 bits"))?;
+) -> std::result::Result<Vec<u64>, Reason> {
+    let n = numel(&shape).ok_or_else(|| reason!("shape {shape:?} overflows 64 bits"))?;
     let Some(known) = dtype.known() else {
         return Ok(shape);
     };
@@ -119,10 +120,10 @@ fn packed_shape(
         return Ok(shape);
     }
     Err(match needs {
-        Some(needs) => format!("{known} {shape:?} needs {needs} bytes, size is {size}"),
+        Some(needs) => reason!("{known} {shape:?} needs {needs} bytes, size is {size}"),
         None if n.checked_mul(u64::from(known.bits())).is_none() => {
-            format!("{known} {shape:?} overflows 64 bits, size is {size}")
+            reason!("{known} {shape:?} overflows 64 bits, size is {size}")
         }
-        None => format!("{known} {shape:?} is not a whole number of bytes, size is {size}"),
+        None => reason!("{known} {shape:?} is not a whole number of bytes, size is {size}"),
     })
 }

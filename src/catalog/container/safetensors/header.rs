@@ -9,6 +9,7 @@ use serde_json::Value;
 
 use super::shard::{LENGTH_FIELD, METADATA};
 use crate::dtype::{Dtype, numel};
+use crate::reason::{Reason, reason};
 
 mod entries;
 
@@ -66,7 +67,7 @@ pub(super) fn examine(header: &[u8], file_len: u64) -> (Vec<HeaderProblem>, Vec<
     let mut spans = Vec::new();
     let mut names = Vec::new();
     for (name, entry) in entries.last {
-        let repeated = entry.repeated().map(|key| format!("has '{key}' twice"));
+        let repeated = entry.repeated().map(|key| reason!("has '{key}' twice"));
         let value = entry.into_value();
         if name == METADATA {
             let strings = value
@@ -85,7 +86,7 @@ pub(super) fn examine(header: &[u8], file_len: u64) -> (Vec<HeaderProblem>, Vec<
             Ok((start, end)) => spans.push((start, end, name)),
             Err(problem) => problems.push(HeaderProblem {
                 tensor: Some(name),
-                problem,
+                problem: problem.into(),
             }),
         }
     }
@@ -122,43 +123,43 @@ fn check_earlier((name, entry): (String, Entry)) -> Option<HeaderProblem> {
 }
 
 /// Checks one tensor by itself. Returns its span, or what is wrong.
-fn check_entry(value: &Value) -> std::result::Result<(u64, u64), String> {
+fn check_entry(value: &Value) -> std::result::Result<(u64, u64), Reason> {
     let dtype = value.get("dtype").and_then(Value::as_str);
     let dtype = dtype.ok_or("has no dtype")?;
     let dtype = Dtype::from_name(dtype).ok_or_else(|| {
-        format!(
+        reason!(
             "dtype '{dtype}' is not one that safetensors knows; the whole file is refused for it"
         )
     })?;
-    let numbers = |key: &str| -> std::result::Result<Vec<u64>, String> {
+    let numbers = |key: &str| -> std::result::Result<Vec<u64>, Reason> {
         value
             .get(key)
             .and_then(Value::as_array)
             .and_then(|a| a.iter().map(Value::as_u64).collect())
-            .ok_or_else(|| format!("{key} is not an array of whole numbers from 0 up"))
+            .ok_or_else(|| reason!("{key} is not an array of whole numbers from 0 up"))
     };
     let shape = numbers("shape")?;
     let offsets = numbers("data_offsets")?;
     let &[start, end] = offsets.as_slice() else {
-        return Err(format!(
+        return Err(reason!(
             "data_offsets has {} numbers, needs 2",
             offsets.len()
         ));
     };
     if end < start {
-        return Err(format!("data_offsets run backwards: {start} to {end}"));
+        return Err(reason!("data_offsets run backwards: {start} to {end}"));
     }
     let n = numel(&shape)
         .filter(|n| n.checked_mul(u64::from(dtype.bits())).is_some())
-        .ok_or_else(|| format!("shape {shape:?} overflows 64 bits"))?;
+        .ok_or_else(|| reason!("shape {shape:?} overflows 64 bits"))?;
     let needs = dtype.bytes(n).ok_or_else(|| {
-        format!(
+        reason!(
             "{n} elements of {dtype} are not a whole number of bytes ({} bits)",
             n * u64::from(dtype.bits())
         )
     })?;
     if needs != end - start {
-        return Err(format!(
+        return Err(reason!(
             "{dtype} {shape:?} needs {needs} bytes, data_offsets give {}",
             end - start
         ));

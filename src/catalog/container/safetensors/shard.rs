@@ -14,6 +14,7 @@ use crate::catalog::row::{Row, RowBytes};
 use crate::catalog::{Findings, Object, Problem};
 use crate::dtype::{Dtype, ElementType};
 use crate::error::{Error, Result};
+use crate::reason::{Reason, reason};
 
 /// The key of a header that is not a tensor.
 pub const METADATA: &str = "__metadata__";
@@ -104,7 +105,9 @@ pub(super) fn read(
     impostor::check(file, Some(&SingleFile))?;
     let (problems, names) = examine(&header, file.len());
     // The library may refuse a header for a reason that is not checked here.
-    let first = problems.first().map_or(refused, ToString::to_string);
+    let first = problems
+        .first()
+        .map_or_else(|| refused.into(), ToString::to_string);
     Err(Broken {
         error: Error::invalid(file.location(), first),
         problems,
@@ -133,14 +136,14 @@ fn parse(
     header: &[u8],
     index: u32,
     allow_cut: bool,
-) -> std::result::Result<Shard, String> {
+) -> std::result::Result<Shard, Reason> {
     let text = std::str::from_utf8(header).map_err(|e| e.to_string())?;
     let metadata: Metadata = serde_json::from_str(text).map_err(|e| e.to_string())?;
     let data_start = (LENGTH_FIELD + header.len()) as u64;
     let data_len = metadata.data_len() as u64;
     let has = file.len() - data_start;
     if data_len > has && !allow_cut || data_len < has {
-        return Err(format!(
+        return Err(reason!(
             "header promises {data_len} bytes of tensors, the file has {has}"
         ));
     }
@@ -175,10 +178,10 @@ fn parse(
 }
 
 /// Converts the library's dtype by name. A later library may have one that stfs does not know.
-fn from_library(dtype: safetensors::Dtype) -> std::result::Result<ElementType, String> {
+fn from_library(dtype: safetensors::Dtype) -> std::result::Result<ElementType, Reason> {
     Dtype::from_name(&dtype.to_string())
         .map(ElementType::Known)
-        .ok_or_else(|| format!("dtype {dtype} is not one that stfs knows"))
+        .ok_or_else(|| reason!("dtype {dtype} is not one that stfs knows"))
 }
 
 /// The header's bytes, copied by a read: a mapped header could vanish while it is parsed.

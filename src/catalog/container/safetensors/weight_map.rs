@@ -13,9 +13,10 @@ use crate::catalog::container::not_json;
 use crate::catalog::store::MAX_INDEX;
 use crate::catalog::{Findings, Store, natural};
 use crate::error::{Error, Location, Result};
+use crate::reason::{Reason, reason};
 
 /// A shard's name from the index, or why it is refused.
-type ShardName = std::result::Result<String, String>;
+type ShardName = std::result::Result<String, Reason>;
 
 /// Tensor → shard.
 #[derive(Default)]
@@ -56,7 +57,7 @@ impl WeightMap {
     pub fn check_names(&self, at: &Location, findings: &mut Findings) -> Result<()> {
         for (tensor, &shard) in &self.tensors {
             if let Err(problem) = &self.shards[shard as usize] {
-                findings.tensor(at, tensor, problem.clone())?;
+                findings.tensor(at, tensor, problem)?;
             }
         }
         Ok(())
@@ -114,10 +115,10 @@ impl<'de> Deserialize<'de> for WeightMap {
 /// A shard's name, which must be that of a file in the model's own directory.
 fn plain_name(shard: Value) -> ShardName {
     let Value::String(name) = shard else {
-        return Err(format!("its shard is {shard}, not a file name"));
+        return Err(reason!("its shard is {shard}, not a file name"));
     };
     if name.is_empty() || name.contains(['/', '\\', '\0']) || name == "." || name == ".." {
-        return Err(format!(
+        return Err(reason!(
             "shard name {name:?} is not a plain file name in the model directory; refused"
         ));
     }
