@@ -76,7 +76,7 @@ fn a_tensor_joins_the_arena_and_holds_it() {
             0
         );
         assert_eq!(fixture.query(&tensors[3], 7).1.state, ioctl::ABSENT);
-        assert_eq!(outstanding(&ledger()).get("device"), None);
+        wait_for_device_memory(&ledger(), 0);
     });
 }
 

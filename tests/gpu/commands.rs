@@ -99,5 +99,5 @@ fn a_whole_model_by_command() {
     assert_eq!(code, Some(1));
     assert!(err.contains("part of a whole model"), "{err}");
     assert_eq!(stfs(&["gpu", "release", &tensors]).0, Some(0));
-    assert_eq!(outstanding(&mount.ledger()).get("device"), None);
+    wait_for_device_memory(&mount.ledger(), 0);
 }

@@ -214,7 +214,7 @@ fn a_truncated_source_is_eio_and_leaves_nothing() {
         // From the start.
         let (errno, io) = fixture.upload(&target, 1);
         assert_eq!((errno, io.cu_error, io.leases), (libc::EIO, 0, 0));
-        assert_eq!(outstanding(&ledger()).get("device"), None);
+        wait_for_device_memory(&ledger(), 0);
         assert_eq!(fixture.listed(), Vec::<String>::new());
         std::fs::write(&source, noise(3_000_000, 5)).unwrap();
         assert_eq!(fixture.upload(&target, 1).0, 0);

@@ -55,7 +55,7 @@ fn an_ioctl_on_a_directory_takes_no_lease() {
         let evict = with_flags(ioctl::EVICT);
         let (errno, io) = fixture.call(ioctl::RELEASE, evict, &target, directory());
         assert_eq!((errno, io.state), (0, ioctl::ABSENT));
-        assert_eq!(outstanding(&ledger()).get("device"), None);
+        wait_for_device_memory(&ledger(), 0);
     });
 }
 
@@ -75,7 +75,7 @@ fn evict_frees_now_unless_others_hold_a_lease() {
         let (errno, io) = fixture.release(&target, 1, ioctl::EVICT);
         assert_eq!((errno, io.state), (0, ioctl::ABSENT));
         // It is free by the time of the answer.
-        assert_eq!(outstanding(&ledger()).get("device"), None);
+        wait_for_device_memory(&ledger(), 0);
         assert_eq!(fixture.query(&target, 1).1.state, ioctl::ABSENT);
         assert_eq!(fixture.release(&target, 1, ioctl::EVICT).0, libc::ENOENT);
         assert_eq!(fixture.listed(), Vec::<String>::new());
@@ -95,7 +95,7 @@ fn evict_stops_an_upload_and_those_who_wait_are_told() {
         assert_eq!(fixture.release(&target, 1, ioctl::EVICT).0, 0);
         let (errno, io) = waiting.recv_timeout(Duration::from_secs(1)).unwrap();
         assert_eq!((errno, io.state), (libc::ENOENT, ioctl::ABSENT));
-        assert_eq!(outstanding(&ledger()).get("device"), None);
+        wait_for_device_memory(&ledger(), 0);
     });
 }
 
@@ -128,7 +128,7 @@ fn auto_free_memory_goes_two_seconds_after_the_last_lease() {
         std::thread::sleep(Duration::from_millis(900));
         assert_eq!(fixture.query(&auto, 5).1.state, ioctl::ABSENT);
         assert_eq!(fixture.query(&stays, 5).1.state, ioctl::RESIDENT);
-        assert_eq!(outstanding(&ledger())["device"], 1);
+        wait_for_device_memory(&ledger(), 1);
     });
 }
 
@@ -159,7 +159,7 @@ fn auto_free_memory_goes_although_its_lease_went_while_it_was_loading() {
         let (_, io) = fixture.query(&target, 2);
         assert_eq!((io.state, io.leases), (ioctl::RESIDENT, 0));
         wait_for_absence(&fixture, &target, Duration::from_secs(4));
-        assert_eq!(outstanding(&ledger()).get("device"), None);
+        wait_for_device_memory(&ledger(), 0);
     });
 }
 

@@ -150,6 +150,21 @@ pub fn outstanding(ledger: &Path) -> HashMap<String, i64> {
     counts
 }
 
+/// Waits until so many allocations of device memory are left: what is ABSENT goes back to the driver a
+/// moment later.
+pub fn wait_for_device_memory(ledger: &Path, count: i64) {
+    let start = Instant::now();
+    let left = || outstanding(ledger).get("device").copied().unwrap_or(0);
+    while left() != count {
+        assert!(
+            start.elapsed() < Duration::from_secs(5),
+            "{} are left",
+            left()
+        );
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
 /// The ledger of this process.
 pub fn ledger() -> PathBuf {
     std::env::var_os("STFS_CUDA_DOUBLE_LEDGER").unwrap().into()
