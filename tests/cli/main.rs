@@ -29,7 +29,10 @@ fn public_bin() -> PathBuf {
     let dir = COPY.get_or_init(|| {
         let dir = TempDir::with_prefix("stfs-bin-").expect("make a temporary directory");
         common::model::open_to_all(dir.path());
-        std::fs::copy(BIN, dir.path().join("stfs")).expect("copy the program");
+        // By another process: a child that another test forks meanwhile would inherit this one's open
+        // descriptor, and a program that is open for writing cannot be run.
+        let copied = Command::new("cp").arg(BIN).arg(dir.path()).status();
+        assert!(copied.expect("cp runs").success(), "copy the program");
         dir
     });
     dir.path().join("stfs")
