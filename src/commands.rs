@@ -133,6 +133,12 @@ fn of_stdout(e: io::Error) -> io::Error {
     }
 }
 
+/// Writes a line to standard error. If that cannot be written (a closed pipe, a full disk), the exit
+/// code still reports what happened; `eprintln!` would panic.
+pub fn complain(line: &str) {
+    let _ = writeln!(io::stderr(), "{line}");
+}
+
 fn print(text: &[u8]) -> Result<ExitCode> {
     let mut out = stdout();
     out.write_all(text)?;

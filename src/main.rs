@@ -13,7 +13,7 @@ fn main() -> ExitCode {
     let args = match commands::mount::as_mount_helper(&args) {
         Some(Ok(args)) => args,
         Some(Err(usage)) => {
-            eprintln!("stfs: {}", stfs::text::printable(&usage));
+            commands::complain(&format!("stfs: {}", stfs::text::printable(&usage)));
             return ExitCode::from(2);
         }
         None => args,
@@ -28,7 +28,7 @@ fn main() -> ExitCode {
         Ok(code) => code,
         Err(e) if commands::is_closed_pipe(&e) => ExitCode::SUCCESS,
         Err(e) => {
-            eprintln!("stfs: {}", commands::one_line(&e));
+            commands::complain(&format!("stfs: {}", commands::one_line(&e)));
             match e.downcast_ref::<commands::Usage>() {
                 Some(_) => ExitCode::from(2),
                 None => ExitCode::from(failure),
@@ -47,9 +47,12 @@ fn print(e: &clap::Error) -> ExitCode {
         // An argument may be a hostile file name.
         Some(_) => {
             let shown = lines.join("\n");
-            eprintln!("stfs: {}", shown.strip_prefix("error: ").unwrap_or(&shown));
+            commands::complain(&format!(
+                "stfs: {}",
+                shown.strip_prefix("error: ").unwrap_or(&shown)
+            ));
         }
-        None if !harmless => eprintln!("{}", lines.join("\n")),
+        None if !harmless => commands::complain(&lines.join("\n")),
         // A closed pipe (stfs --help | head) is not an error.
         None => drop(e.print()),
     }

@@ -38,7 +38,7 @@ fn each(
                 super::print(line.as_bytes())?;
             }
             Err(e) => {
-                eprintln!("stfs: {}", printable(&format!("{shown}: {e:#}")));
+                super::complain(&format!("stfs: {}", printable(&format!("{shown}: {e:#}"))));
                 code = ExitCode::FAILURE;
             }
         }

@@ -110,7 +110,7 @@ fn start(args: &MountArgs) -> Result<Started> {
 }
 
 /// Returns the memory that parsing the headers took to the system: otherwise the allocator keeps it for
-/// as long as the daemon runs, a third of its memory at 90,000 tensors.
+/// as long as the daemon runs.
 fn give_back_free_memory() {
     // SAFETY: malloc_trim only touches the allocator's own free lists, under its own locks.
     #[cfg(target_env = "gnu")]
@@ -128,7 +128,9 @@ fn log_what_is_unusual(catalog: &Catalog) {
         log::warn!("{unused}");
     }
     if catalog.shards_missing {
-        eprintln!("stfs: the shards' numbers show that some are missing; 'stfs verify' lists them");
+        super::complain(
+            "stfs: the shards' numbers show that some are missing; 'stfs verify' lists them",
+        );
     }
 }
 
@@ -262,10 +264,10 @@ fn detach_stale(mountpoint: &Path) -> Result<()> {
         );
     };
     fuse::unmount(&entry.mountpoint, true)?;
-    eprintln!(
+    super::complain(&format!(
         "stfs: {}: detached a stale stfs mount (its daemon had died)",
         crate::text::printable(&shown.to_string())
-    );
+    ));
     Ok(())
 }
 

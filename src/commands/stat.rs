@@ -63,7 +63,10 @@ pub(super) fn run(args: &StatArgs) -> Result<ExitCode> {
     out.flush()?;
     note_damaged(&model);
     if args.check && bad > 0 {
-        eprintln!("stfs: NaN or Inf in {bad} of {} tensors", weights.len());
+        super::complain(&format!(
+            "stfs: NaN or Inf in {bad} of {} tensors",
+            weights.len()
+        ));
         return Ok(ExitCode::from(1));
     }
     Ok(ExitCode::SUCCESS)
@@ -109,9 +112,9 @@ fn note_damaged(model: &Model) {
         .filter(|&l| model.layer(l).1.is_err())
         .count();
     if damaged > 0 {
-        eprintln!(
+        super::complain(&format!(
             "stfs: {damaged} quantized layers cannot be decoded and are left out; 'stfs ls --why' gives the reasons"
-        );
+        ));
     }
 }
 

@@ -181,7 +181,7 @@ fn print(
     }
     out.flush()?;
     if let Some(note) = note {
-        eprintln!("stfs: {}", printable(&note));
+        super::complain(&format!("stfs: {}", printable(&note)));
     }
     Ok(())
 }

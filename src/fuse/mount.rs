@@ -214,6 +214,12 @@ impl Mounted {
         session
             .join()
             .unwrap_or_else(|_| Err(std::io::Error::other("its thread panicked")))
+            .or_else(|e| match e.raw_os_error() {
+                // The last close raced with a thread that was reading the next request: an end like any
+                // other, for which that thread gets this instead of ENODEV.
+                Some(libc::ECONNABORTED) => Ok(()),
+                _ => Err(e),
+            })
             .map_err(|e| Error::io("serve the mount", e))
     }
 }

@@ -346,3 +346,22 @@ fn closed_pipe(args: &[&Path]) -> Ran {
     drop(child.stdout.take());
     Ran::of(child.wait_with_output().unwrap())
 }
+
+#[test]
+fn an_unwritable_standard_error_changes_no_exit_code() {
+    let full = || {
+        std::fs::File::options()
+            .write(true)
+            .open("/dev/full")
+            .unwrap()
+    };
+    for (arguments, code) in [
+        (&["ls", "/nothing/of/this/name"][..], 1),
+        (&["verify", "/nothing/of/this/name"], 2),
+        (&["no-such-command"], 2),
+    ] {
+        let mut command = std::process::Command::new(crate::common::mount::BIN);
+        let status = command.args(arguments).stderr(full()).status().unwrap();
+        assert_eq!(status.code(), Some(code), "{arguments:?}");
+    }
+}

@@ -17,9 +17,9 @@ use regex_automata::nfa::thompson;
 use regex_automata::util::syntax;
 use regex_automata::{Anchored, Input};
 
-/// Steps that all expressions of a model may take together: two to four seconds at worst, measured
-/// with 20,000 expressions of any kind on 94,000 modules. 40 ordinary expressions take 0.6 billion
-/// there.
+/// Steps that all expressions of a model may take together. With twice this budget 20,000 expressions
+/// of several kinds took 1 to 14 seconds on 94,000 modules (a test build on a busy machine). 40 ordinary
+/// expressions take 0.6 billion steps there.
 const MOST_STEPS: u64 = 2_000_000_000;
 
 /// Bytes that one compiled expression may take. Ordinary ones need a few thousand.
