@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::Command;
 
 use crate::common::mount::{BIN, Background, wait_for};
-use crate::common::sys::kill;
+use crate::common::sys::{kill, stop};
 use crate::common::{Mounted, Ran, stfs};
 use crate::{as_root, small_model};
 
@@ -109,7 +109,7 @@ fn a_daemon_that_does_not_answer_holds_nobody_up() {
     let model = small_model();
     let stopped = Background::new(model.path(), &[]);
     let beside = Mounted::new(model.path());
-    kill(stopped.pid(), libc::SIGSTOP);
+    stop(stopped.pid());
     let listed = stfs(["mounts"]);
     kill(stopped.pid(), libc::SIGCONT);
     let line_of = |root: &Path| {

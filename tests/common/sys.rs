@@ -7,6 +7,7 @@ use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
+use std::time::Duration;
 
 fn c(path: &Path) -> CString {
     CString::new(path.as_os_str().as_bytes()).expect("no NUL")
@@ -151,6 +152,21 @@ pub fn statvfs(path: &Path) -> io::Result<libc::statvfs> {
 pub fn kill(pid: i32, signal: i32) {
     // SAFETY: no memory is involved.
     assert_eq!(unsafe { libc::kill(pid, signal) }, 0, "kill {pid}");
+}
+
+/// Stops a process, and waits until none of its threads runs: the signal reaches one of them, which
+/// tells the others, and until then they go on answering.
+pub fn stop(pid: i32) {
+    kill(pid, libc::SIGSTOP);
+    let runs = |task: std::fs::DirEntry| {
+        // `PID (NAME) STATE …`, and the name may hold anything. A thread that has ended has no file.
+        std::fs::read_to_string(task.path().join("stat"))
+            .is_ok_and(|stat| !stat.rsplit(") ").next().unwrap_or("").starts_with('T'))
+    };
+    let tasks = || std::fs::read_dir(format!("/proc/{pid}/task")).expect("the process lives");
+    while tasks().any(|task| runs(task.expect("a thread"))) {
+        std::thread::sleep(Duration::from_millis(2));
+    }
 }
 
 /// Whether the tests run as root.

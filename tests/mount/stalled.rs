@@ -16,14 +16,17 @@ use safetensors::Dtype;
 
 use crate::common::model::{ModelDir, T, tensor};
 use crate::common::mount::Mounted;
-use crate::common::sys::{getxattr, kill, read_direct};
+use crate::common::sys::{getxattr, kill, read_direct, stop};
 
 const READERS: usize = 64;
 /// The distance between readers, so that one's read-ahead does not fetch another's bytes.
 const APART: usize = 1 << 20;
 const READ: usize = 64 << 10;
-/// How long other requests may take meanwhile. On an idle machine they take milliseconds.
-const SOON: Duration = Duration::from_secs(1);
+/// The first mebibytes may have been read ahead with the header: nobody reads them.
+const READ_AHEAD: usize = 8 << 20;
+/// How long other requests may take meanwhile. On an idle machine they take milliseconds; those that
+/// do wait for the shard wait until it continues.
+const SOON: Duration = Duration::from_secs(5);
 
 /// A stopped process. It continues when the value is dropped, and after a minute in any case, so
 /// that it does not remain stopped if this process is killed.
@@ -39,7 +42,7 @@ impl Stopped {
             .stdin(Stdio::null())
             .spawn()
             .expect("run sh");
-        kill(pid, libc::SIGSTOP);
+        stop(pid);
         Stopped { pid, rescue }
     }
 }
@@ -62,7 +65,11 @@ struct Model {
 }
 
 fn model(threads: &str) -> Model {
-    let stuck = tensor("stuck", Dtype::BF16, &[(READERS + 4) * APART / 2]);
+    let stuck = tensor(
+        "stuck",
+        Dtype::BF16,
+        &[(READ_AHEAD + (READERS + 1) * APART) / 2],
+    );
     let healthy = tensor("healthy", Dtype::BF16, &[4 * APART / 2]);
     let below = ModelDir::of(&[tensor("a", Dtype::U8, &[1])]);
     below.shard("stuck.safetensors", std::slice::from_ref(&stuck));
@@ -89,8 +96,7 @@ fn model(threads: &str) -> Model {
 /// Readers of the stalled shard, half of them of its `f32`. Each checks its bytes.
 fn readers(m: &Model, done: &Arc<AtomicUsize>) -> Vec<JoinHandle<io::Result<bool>>> {
     let read = |i: usize| {
-        // Not the first mebibytes, which were read ahead with the header.
-        let at = (i + 2) * APART;
+        let at = READ_AHEAD + i * APART;
         let (file, offset) = match i % 2 {
             0 => ("raw", at),
             _ => ("f32", 2 * at),
@@ -116,11 +122,9 @@ fn soon<R: Send + 'static>(what: &str, work: impl FnOnce() -> R + Send + 'static
     let (tx, rx) = std::sync::mpsc::channel();
     let start = Instant::now();
     std::thread::spawn(move || tx.send(work()));
-    let result = rx.recv_timeout(20 * SOON);
-    let took = start.elapsed();
-    println!("{what}: {took:.1?}");
-    assert!(took < SOON, "{what} took {took:?} while a shard stalls");
-    result.expect("an answer")
+    let result = rx.recv_timeout(SOON);
+    println!("{what}: {:.1?}", start.elapsed());
+    result.unwrap_or_else(|_| panic!("{what} waits while a shard stalls"))
 }
 
 fn nothing_else_stops(threads: &str) {
