@@ -1,5 +1,6 @@
 //! Every row of the errno table.
 
+use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -234,7 +235,9 @@ fn a_source_that_changed_is_estale() {
         while fixture.query(&target, 2).1.done_bytes == 0 {
             std::thread::sleep(Duration::from_millis(2));
         }
-        std::fs::write(&source, noise(3_000_000, 6)).unwrap();
+        // In place: a file that is truncated on the way is another failure.
+        let open = std::fs::File::options().write(true).open(&source).unwrap();
+        open.write_all_at(&noise(3_000_000, 6), 0).unwrap();
         let (errno, io) = upload.recv_timeout(Duration::from_secs(5)).unwrap();
         assert_eq!((errno, io.state), (libc::ESTALE, ioctl::FAILED));
 

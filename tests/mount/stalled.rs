@@ -40,6 +40,8 @@ impl Stopped {
         let rescue = Command::new("sh")
             .args(["-c", &format!("sleep 60; kill -CONT {pid}")])
             .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
             .spawn()
             .expect("run sh");
         stop(pid);
