@@ -87,6 +87,12 @@ pub fn top(mountpoint: &Path) -> Result<Option<Entry>> {
     Ok(table()?.into_iter().rfind(|e| e.mountpoint == wanted))
 }
 
+/// The model of the stfs mount at `path`; `None` if `path` is not a mountpoint of ours.
+pub fn model_at(path: &Path) -> Option<PathBuf> {
+    let entry = top(path).ok().flatten()?;
+    entry.is_stfs().then_some(entry.model)
+}
+
 impl Entry {
     /// Whether it is one of ours.
     pub fn is_stfs(&self) -> bool {

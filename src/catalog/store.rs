@@ -7,6 +7,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use crate::error::{Error, Location, Result};
+use crate::mounts;
 
 mod local;
 #[cfg(test)]
@@ -42,11 +43,13 @@ pub struct Source {
 }
 
 impl Source {
-    /// Finds the store that has `model`.
+    /// Finds the store that has `model`. A mountpoint of stfs stands for the model that is mounted there.
     ///
     /// # Errors
     /// There is no such file or directory, or it cannot be accessed.
     pub fn find(model: &Path) -> Result<Source> {
+        let mounted = mounts::model_at(model);
+        let model = mounted.as_deref().unwrap_or(model);
         let found = STORES.iter().find_map(|find| find(model));
         found.unwrap_or_else(|| Err(Error::invalid(model, "is not in a place that stfs knows")))
     }

@@ -62,9 +62,13 @@ struct Started {
 /// Opens the model, mounts it and checks that the mount answers.
 fn start(args: &MountArgs) -> Result<Started> {
     let mountpoint = Mountpoint::prepare(&args.mountpoint)?;
-    let flags = &args.model.options;
+    let (model, flags) = (&args.model.model, &args.model.options);
+    if let Some(mounted) = mounts::model_at(model) {
+        let (shown, mounted) = (model.display(), mounted.display());
+        bail!("{shown}: is itself a mount, of {mounted}; mount that");
+    }
     let model = Model::open(
-        &args.model.model,
+        model,
         OpenOptions {
             allow_missing: flags.allow_missing,
         },
@@ -73,7 +77,7 @@ fn start(args: &MountArgs) -> Result<Started> {
         },
     )?;
     give_back_free_memory();
-    log_what_is_unusual(&model.catalog);
+    report_what_is_unusual(&model.catalog, args.foreground && args.log_file.is_none());
     let model = Arc::new(model);
     let gpu = gpu::Config {
         access: args.gpu,
@@ -119,18 +123,23 @@ fn give_back_free_memory() {
     }
 }
 
-/// Logs what is unusual about a model that can still be served.
-fn log_what_is_unusual(catalog: &Catalog) {
+/// Reports what is unusual about a model that can still be served: all of it in the log, and what may be
+/// a mistake on standard error, too, because nobody reads the log of a mount that works.
+fn report_what_is_unusual(catalog: &Catalog, logs_to_stderr: bool) {
     for note in &catalog.notes {
         log::info!("{note}");
     }
+    let warn = |line: &str| {
+        log::warn!("{line}");
+        if !logs_to_stderr {
+            super::complain(&format!("stfs: {}", crate::text::printable(line)));
+        }
+    };
     for unused in &catalog.configs.unused {
-        log::warn!("{unused}");
+        warn(&unused.to_string());
     }
     if catalog.shards_missing {
-        super::complain(
-            "stfs: the shards' numbers show that some are missing; 'stfs verify' lists them",
-        );
+        warn("the shards' numbers show that some are missing; 'stfs verify' lists them");
     }
 }
 

@@ -122,6 +122,25 @@ fn a_daemon_that_does_not_answer_holds_nobody_up() {
     assert!(line_of(beside.root()).ends_with("ok"));
 }
 
+/// Nobody reads the log of a mount that works: a config that cannot be used, without which quantized
+/// and tied weights are missing, is reported where the mount was asked for.
+#[test]
+fn a_config_that_is_not_used_is_reported_in_the_terminal_and_in_the_log() {
+    let model = small_model();
+    model.file("config.json", "{\"tie_word_embeddings\": tru");
+    let (at, log) = (model.join("m"), model.join("log"));
+    let at = at.to_str().unwrap();
+    let args = ["mount", "--log-file", log.to_str().unwrap()];
+    let ran = stfs(args.into_iter().chain([model.path().to_str().unwrap(), at]));
+    let unmounted = stfs(["umount", at]);
+    let expected = "stfs: not used: config.json: is not JSON";
+    assert!(ran.code == 0 && ran.err.starts_with(expected), "{ran:?}");
+    assert_eq!(ran.err.lines().count(), 1, "{ran:?}");
+    let text = std::fs::read_to_string(&log).unwrap();
+    assert!(text.contains("not used: config.json"), "{text}");
+    unmounted.ok();
+}
+
 #[test]
 fn what_is_said_while_mounting_is_in_the_background_log() {
     let model = small_model();

@@ -208,3 +208,19 @@ fn more_shards_than_the_limit_on_open_files() {
         Ran::of(shell.output().unwrap()).ok();
     }
 }
+
+/// For every command but `mount`, which would only make a copy that depends on the first.
+#[test]
+fn a_mountpoint_stands_for_the_model_mounted_there() {
+    let model = small_model();
+    let mounted = Mounted::new(model.path());
+    let run =
+        |of: &Path| ["ls", "stat", "verify"].map(|command| stfs([Path::new(command), of]).ok().out);
+    assert_eq!(run(mounted.root()), run(model.path()));
+    let diff = stfs([Path::new("diff"), mounted.root(), model.path()]).ok();
+    assert_eq!(diff.out, "0 added, 0 removed, 0 changed, 2 unchanged\n");
+    let words = ["is itself a mount", model.path().to_str().unwrap()];
+    mount(mounted.root(), &model.join("at")).fails(&words);
+    // A directory in a mount is only a directory.
+    stfs([Path::new("ls"), &mounted.join("tensors")]).fails(&["holds no model"]);
+}
