@@ -10,7 +10,8 @@ use crate::error::Result;
 /// `pread` and the copy.
 const PIECE: usize = 256 << 10;
 /// Rows of up to this many bytes are read several at a time: otherwise the system calls, one for each
-/// part of a row, take most of the time.
+/// part of a row, take most of the time. 200 MB of fused AWQ words in rows of 3 KiB take 41 ms of a core
+/// instead of 86, 100 MB in rows of 12 KiB take 32 instead of 40.
 const SHORT_ROW: u64 = 16 << 10;
 
 /// Parts joined along an axis. In C order, a join along axis `a` of parts `[d0 … da …]` has, for
