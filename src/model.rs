@@ -26,7 +26,6 @@ mod origin;
 mod parameters;
 mod resolve;
 mod rules;
-mod same;
 mod tensor;
 #[cfg(test)]
 mod tests;

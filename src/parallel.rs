@@ -15,7 +15,11 @@ pub fn ordered<T: Send>(n: usize, work: impl Fn(usize) -> Result<T> + Sync) -> R
     ordered_on(threads, n, work)
 }
 
-fn ordered_on<T: Send>(
+/// As [`ordered`], on at most that many threads, of which one is the caller's.
+///
+/// # Errors
+/// As [`ordered`].
+pub fn ordered_on<T: Send>(
     threads: usize,
     n: usize,
     work: impl Fn(usize) -> Result<T> + Sync,
@@ -41,7 +45,11 @@ fn ordered_on<T: Send>(
     };
     std::thread::scope(|scope| {
         for _ in 1..threads.min(n) {
-            scope.spawn(worker);
+            let started = std::thread::Builder::new().spawn_scoped(scope, worker);
+            if started.is_err() {
+                // Those that there are do all the work.
+                break;
+            }
         }
         worker();
     });

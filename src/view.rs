@@ -20,6 +20,7 @@ mod cast;
 mod concat;
 mod floats;
 mod npy;
+mod same;
 mod scratch;
 mod slice;
 #[cfg(test)]
@@ -31,6 +32,7 @@ pub use cast::Cast;
 pub use concat::Concat;
 pub use floats::{FloatSource, Floats};
 pub use npy::{Npy, npy_header};
+pub use same::Same;
 pub use scratch::Scratch;
 pub use slice::Slice;
 pub use tile_cache::TileCache;

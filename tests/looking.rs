@@ -50,6 +50,22 @@ fn model(tensors: &[(&str, &[usize], &[f32])]) -> (tempfile::TempDir, String) {
 }
 
 #[test]
+fn without_more_threads_the_results_are_the_same() {
+    let values: Vec<f32> = (0..3u32 << 20).map(|i| (i % 7) as f32).collect();
+    let (_dir, m) = model(&[("a", &[3 << 20], &values)]);
+    // No thread has room for such a stack.
+    let without_threads = Command::new(env!("CARGO_BIN_EXE_stfs"))
+        .args(["stat", "--json", &m])
+        .env("RUST_MIN_STACK", (1u64 << 60).to_string())
+        .output()
+        .unwrap();
+    let errors = String::from_utf8_lossy(&without_threads.stderr);
+    assert!(without_threads.status.success(), "{errors}");
+    let with_threads = out(0, &["stat", "--json", &m]);
+    assert_eq!(without_threads.stdout, with_threads.as_bytes());
+}
+
+#[test]
 fn stat_has_exactly_the_keys_of_the_contract() {
     let (_dir, m) = model(&[
         ("a", &[2, 2], &[1.0, -3.0, 0.0, f32::NAN]),

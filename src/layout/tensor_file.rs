@@ -147,32 +147,27 @@ static ROWS: [Row; TensorFile::COUNT] = [
         by_header: false,
         reads_sources: true,
         remember_len: false,
-        exists: |model, id, _| model.npy_kind(id).is_some(),
-        shown: |model, id, tensor| {
-            let kind = model.npy_kind(id)?;
+        exists: |_, _, tensor| tensor.npy_kind().is_some(),
+        shown: |_, _, tensor| {
+            let kind = tensor.npy_kind()?;
             let dtype = match kind.of_values {
                 true => Dtype::F32.into(),
                 false => tensor.dtype.clone(),
             };
-            shown(dtype, &kind.shape)
+            shown(dtype, kind.shape)
         },
-        len: |model, id, tensor| npy_len(model, id, tensor).unwrap_or(0),
-        describe: |model, id, tensor| {
-            let kind = model.npy_kind(id)?;
-            let nbytes = npy_len(model, id, tensor)?;
+        len: |_, _, tensor| tensor.npy_len().unwrap_or(0),
+        describe: |_, _, tensor| {
+            let (kind, nbytes) = (tensor.npy_kind()?, tensor.npy_len()?);
             Some(json!({"descr": kind.descr, "shape": kind.shape, "nbytes": nbytes}))
         },
-        made_of: |model, id, tensor| {
-            Some(match model.npy_kind(id)?.of_values {
+        made_of: |_, _, tensor| {
+            Some(match tensor.npy_kind()?.of_values {
                 true => tensor.f32_expr().clone(),
                 false => tensor.raw.clone(),
             })
         },
-        array: Some(|model, id| match model.npy_kind(id) {
-            Some(kind) if kind.of_values => model.f32(id),
-            Some(_) => model.raw(id).map(Some),
-            None => Ok(None),
-        }),
+        array: Some(|model, id| model.npy_array(id)),
         view: |model, id| model.npy(id),
     },
     Row {
@@ -263,14 +258,6 @@ pub(crate) fn document(model: &Model, id: TensorId) -> Vec<u8> {
         }
     }
     meta_json(model, id, views)
-}
-
-fn npy_len(model: &Model, id: TensorId, tensor: &Tensor<'_>) -> Option<u64> {
-    let kind = model.npy_kind(id)?;
-    Some(kind.len(match kind.of_values {
-        true => tensor.f32_len()?,
-        false => tensor.nbytes,
-    }))
 }
 
 fn picture_len(tensor: &Tensor<'_>) -> Option<u64> {

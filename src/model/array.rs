@@ -2,12 +2,11 @@
 
 use std::sync::Arc;
 
-use super::same::Same;
 use super::{Expr, Join, Model, TensorId};
 use crate::dtype::{Dtype, ElementType};
 use crate::error::{Error, Result};
 use crate::reason::Missing;
-use crate::view::{Cast, Concat, SharedView};
+use crate::view::{Cast, Concat, Same, SharedView};
 
 /// Lazy bytes with a dtype and a shape.
 #[derive(Clone)]

@@ -128,7 +128,8 @@ struct Builder<'a> {
     catalog: &'a Catalog,
     names: NameTable,
     all: Vec<(u32, Candidate)>,
-    /// Where each join was added last: the parts of a join nearly always come in a row.
+    /// Where each join is in `all`, by the number of its name and the spelling of its parts: 0 for a
+    /// fusion, 1 and up for a stack.
     joins: HashMap<(u32, u32), usize>,
 }
 

@@ -147,10 +147,10 @@ impl Model {
     /// Indexes into [`Catalog::files`](crate::catalog::Catalog::files) of the files that the bytes
     /// of `expr` come from, each once, in ascending order.
     pub fn files_of(&self, expr: &Expr) -> Vec<u32> {
-        self.files(&[expr], Reach::Bytes)
+        self.files([expr], Reach::Bytes)
     }
 
-    fn files(&self, all: &[&Expr], reach: Reach) -> Vec<u32> {
+    fn files<'e>(&self, all: impl IntoIterator<Item = &'e Expr>, reach: Reach) -> Vec<u32> {
         let mut files = Vec::new();
         for expr in all {
             self.walk(expr, reach, &mut |i| files.extend(self.catalog.files_of(i)));
@@ -182,10 +182,14 @@ impl Model {
     }
 
     /// Indexes of the files that a tensor's bytes or values come from, each once. The words of a layer
-    /// count for the whole of it, also as parts of a join: a user who may not read the scales may not read joined words either.
+    /// count for the whole of it, also as parts of a join: a user who may not read the scales may not
+    /// read joined words either.
     pub fn source_files(&self, id: TensorId) -> Vec<u32> {
         match self.tensor(id) {
-            Ok(tensor) => self.files(&[&tensor.raw, tensor.f32_expr()], Reach::Layers),
+            Ok(tensor) => {
+                let all = [&tensor.raw].into_iter().chain(tensor.decoded());
+                self.files(all, Reach::Layers)
+            }
             Err(_) => Vec::new(),
         }
     }

@@ -1,10 +1,10 @@
 //! Facts that lie in tensor data: fetched in the background, or by the first request that needs one.
 
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use super::Model;
-use crate::patience;
+use crate::{parallel, patience};
 
 /// How long to wait before each try to fetch facts. A disk or a network that fails for longer is
 /// reported: the next request tries again.
@@ -47,29 +47,16 @@ impl Model {
                 return;
             }
             std::thread::sleep(wait);
-            self.fetch_facts_once(threads);
-            let all = (0..self.layer_count()).all(|i| self.is_layer_settled(i));
-            self.ready.store(all, Ordering::Release);
+            let unsettled = |layer: &u32| !self.is_layer_settled(*layer);
+            let layers: Vec<u32> = (0..self.layer_count()).filter(unsettled).collect();
+            let _ = parallel::ordered_on(threads, layers.len(), |i| {
+                let _ = self.settled_layer(layers[i]);
+                Ok(())
+            });
+            if !layers.iter().any(unsettled) {
+                self.ready.store(true, Ordering::Release);
+            }
         }
         self.gave_up.store(true, Ordering::Relaxed);
-    }
-
-    fn fetch_facts_once(&self, threads: usize) {
-        let next = AtomicU32::new(0);
-        std::thread::scope(|scope| {
-            for _ in 0..threads.max(1) {
-                scope.spawn(|| {
-                    loop {
-                        let i = next.fetch_add(1, Ordering::Relaxed);
-                        if i >= self.layer_count() {
-                            break;
-                        }
-                        if !self.is_layer_settled(i) {
-                            let _ = self.settled_layer(i);
-                        }
-                    }
-                });
-            }
-        });
     }
 }

@@ -46,7 +46,10 @@ impl Joined {
     /// The join as an expression.
     pub fn expr(&self, groups: &[Vec<TensorId>], axis: usize, face: Face, stacked: bool) -> Expr {
         let parts = |ids: &[TensorId]| -> Vec<Expr> { ids.iter().map(|&id| face.of(id)).collect() };
-        let same = |ids: &Vec<TensorId>| Expr::Same(parts(ids).into());
+        let same = |ids: &Vec<TensorId>| match ids.as_slice() {
+            [one] => face.of(*one),
+            ids => Expr::Same(parts(ids).into()),
+        };
         let (parts, group): (Box<[Expr]>, usize) = match face {
             Face::Same if !stacked => return same(&groups[0]),
             Face::Same => (groups.iter().map(same).collect(), 1),

@@ -67,8 +67,7 @@ impl Model {
         let mut all = Vec::new();
         for (index, group) in join.parts.chunks(join.group.max(1)).enumerate() {
             let mut parts = match group {
-                [Expr::Same(parts)] if parts.len() > 1 => self.same_parts(parts),
-                [Expr::Same(parts)] => parts.iter().map(|part| self.part(part, None)).collect(),
+                [Expr::Same(parts)] => self.same_parts(parts),
                 [one] if join.stacked => vec![self.part(one, None)],
                 parts => self.ranges(parts, join.axis),
             };

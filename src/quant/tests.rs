@@ -7,15 +7,34 @@ use serde_json::{Value, json};
 
 use super::testing::{Stored, TestModel, random, random_bytes, stored};
 use super::{Kernel, Recognized};
-use crate::dtype::Dtype;
+use crate::catalog::{Extent, MemoryStore};
 use crate::dtype::decode::decode;
+use crate::dtype::{Block, Dtype, ElementType};
 use crate::view::{
-    Bytes, Cast, Concat, Deferred, Npy, SharedView, Slice, View, npy_header, read_all,
+    Bytes, Cast, Concat, Deferred, Npy, Same, SharedView, Slice, StoredBytes, View, npy_header,
+    read_all,
 };
 
 /// Outputs and inputs of every layer here.
 const SHAPE: [u64; 2] = [32, 64];
 const WEIGHTS: usize = 32 * 64;
+
+/// Four values in five bytes: one byte each, after a byte that is added to them.
+static BLOCK: Block = Block {
+    name: "TEST",
+    elements: 4,
+    bytes: 5,
+    exact: true,
+    abi: 300,
+    decode: Some(decode_blocks),
+};
+
+fn decode_blocks(bytes: &[u8], out: &mut [f32]) {
+    let (blocks, _) = bytes.as_chunks::<5>();
+    for ([base, codes @ ..], values) in blocks.iter().zip(out.as_chunks_mut::<4>().0) {
+        *values = codes.map(|code| f32::from(*base) + f32::from(code));
+    }
+}
 
 /// A layer's kernel, with parts that it can decode.
 struct Sample {
@@ -166,19 +185,29 @@ impl Maker {
             let bytes = random_bytes(&mut self.seed, len);
             return self.of(bytes, 0);
         }
-        match self.below(6) {
+        match self.below(8) {
             0 => self.slice(len, depth),
             1 => self.concat(len, depth),
             2 => self.npy(len, depth),
             3 => self.cast(len, depth),
+            4 => self.blocks(len, depth),
+            5 => self.same(len, depth),
             _ => self.kernel(len, depth),
         }
     }
 
     /// A view of exactly these bytes.
     fn of(&mut self, bytes: Vec<u8>, depth: usize) -> Both {
-        let view: SharedView = match (depth, self.below(2)) {
+        let view: SharedView = match (depth, self.below(3)) {
             (0, 0) => Arc::new(Bytes(bytes.clone().into())),
+            (0, 1) => {
+                let store = MemoryStore::new(&[("x", &[&[3; 5], &*bytes].concat())]);
+                Arc::new(StoredBytes(Extent {
+                    file: store.object("x").unwrap(),
+                    offset: 5,
+                    len: bytes.len() as u64,
+                }))
+            }
             (0, _) => {
                 let made = bytes.clone();
                 Arc::new(Deferred::new(bytes.len() as u64, move || Ok(made.clone())))
@@ -253,6 +282,24 @@ impl Maker {
         decode(dtype, &bytes, 0, &mut values);
         let view = Cast::view(view, dtype).expect("a cast");
         (view, bytemuck::cast_slice(&values).to_vec())
+    }
+
+    fn blocks(&mut self, len: usize, depth: usize) -> Both {
+        if !len.is_multiple_of(4 * 4) {
+            return self.any(len, depth - 1);
+        }
+        let (view, bytes) = self.any(len / 16 * 5, depth - 1);
+        let mut values = vec![0f32; len / 4];
+        decode_blocks(&bytes, &mut values);
+        let view = Cast::view(view, ElementType::Block(&BLOCK)).expect("values");
+        (view, bytemuck::cast_slice(&values).to_vec())
+    }
+
+    /// Two equal views; the second is plain.
+    fn same(&mut self, len: usize, depth: usize) -> Both {
+        let (view, bytes) = self.any(len, depth - 1);
+        let other = Arc::new(Bytes(bytes.clone().into()));
+        (Arc::new(Same::new("x".into(), vec![view, other])), bytes)
     }
 
     /// A layer's values, followed by other bytes up to the length.

@@ -3,7 +3,7 @@
 
 use crate::dtype::Dtype;
 use crate::error::Result;
-use crate::view::{SharedView, View};
+use crate::view::{Scratch, SharedView, View};
 
 /// A value that is counted and compared as binary64.
 pub trait Value: Copy + Default + PartialOrd + Into<f64> + Send + 'static {
@@ -114,7 +114,7 @@ impl Wide {
         out: &mut [f64],
         decode: impl Fn([u8; W]) -> f64,
     ) -> Result<()> {
-        let mut bytes = vec![0; out.len() * W];
+        let mut bytes = Scratch::<u8>::take(out.len() * W);
         self.raw.read_at(at, &mut bytes)?;
         for (o, &e) in out.iter_mut().zip(bytes.as_chunks::<W>().0) {
             *o = decode(e);

@@ -1,6 +1,6 @@
 //! Computed binary32 values as bytes: the common part of cast and every dequantizer.
 
-use super::View;
+use super::{Scratch, View};
 use crate::error::Result;
 
 /// Values that can be computed for any range of elements.
@@ -51,7 +51,7 @@ impl<S: FloatSource> Floats<S> {
     fn read_unaligned(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
         const CHUNK: u64 = 64 * 1024;
         let end = offset + buf.len() as u64;
-        let mut values = vec![0f32; (buf.len() as u64 / 4 + 2).min(CHUNK) as usize];
+        let mut values = Scratch::<f32>::take((buf.len() as u64 / 4 + 2).min(CHUNK) as usize);
         let mut at = offset;
         while at < end {
             let first = at / 4;

@@ -1,9 +1,12 @@
-//! Announced ranges reach the file below, whatever views are in between.
+//! Announced ranges reach the file below, whatever views are in between; a join reads its parts in few
+//! pieces.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::{Bytes, Concat, Npy, SharedView, Slice, StoredBytes, View, npy_header};
 use crate::catalog::{Extent, MemoryObject, MemoryStore};
+use crate::error::Result;
 
 /// Bytes `10..10 + len` of a file, and the file.
 fn stored(len: u64) -> (SharedView, Arc<MemoryObject>) {
@@ -84,6 +87,62 @@ fn a_join_announces_what_it_reads() {
                 assert_eq!(covered(announced(&file_a)), in_a, "{outer} {start}..{end}");
                 assert_eq!(covered(announced(&file_b)), end - start - in_a);
             }
+        }
+    }
+}
+
+/// Counts the reads of the bytes.
+struct Counting(Bytes, Arc<AtomicUsize>);
+
+impl View for Counting {
+    fn len(&self) -> u64 {
+        self.0.len()
+    }
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
+        self.1.fetch_add(1, Ordering::Relaxed);
+        self.0.read_at(offset, buf)
+    }
+}
+
+/// Parts side by side: rows shorter than a piece, and rows that are read one by one.
+#[test]
+fn a_join_of_short_rows_reads_many_at_a_time() {
+    for (widths, outer, most_reads) in [
+        ([3000, 0, 5001], 70, 8),
+        ([1, 2, 3], 100_000, 12),
+        ([20_000, 7, 0], 5, 10),
+    ] {
+        let part = |(i, width): (usize, &usize)| -> Vec<u8> {
+            let byte = |at: usize| (at * 31 + at / 251 + i * 7) as u8;
+            (0..width * outer).map(byte).collect()
+        };
+        let parts: Vec<Vec<u8>> = widths.iter().enumerate().map(part).collect();
+        let rows = (0..outer).flat_map(|row| {
+            let of_row = parts.iter().zip(widths);
+            of_row.flat_map(move |(part, width)| &part[row * width..][..width])
+        });
+        let want: Vec<u8> = rows.copied().collect();
+        let reads = Arc::new(AtomicUsize::new(0));
+        let counting = |part: &Vec<u8>| -> SharedView {
+            Arc::new(Counting(Bytes(part.as_slice().into()), reads.clone()))
+        };
+        let join = Concat::new(parts.iter().map(counting).collect(), outer as u64);
+        let row: usize = widths.iter().sum();
+        let len = want.len();
+        for (from, to) in [
+            (0, len),
+            (1, len - 1),
+            (row - 1, row + 1),
+            (len - 1, len),
+            (row, 2 * row),
+            (2 * row + 5, 4 * row + 3),
+            (len / 2, len / 2),
+        ] {
+            reads.store(0, Ordering::Relaxed);
+            let mut got = vec![0xAA; to - from];
+            join.read_at(from as u64, &mut got).unwrap();
+            assert!(got == want[from..to], "{widths:?} {from}..{to}");
+            assert!(reads.load(Ordering::Relaxed) <= most_reads, "{widths:?}");
         }
     }
 }

@@ -6,7 +6,7 @@
 //! first.
 
 use std::any::Any;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::marker::PhantomData;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
@@ -32,7 +32,7 @@ type Slot = Arc<Mutex<Option<Piece>>>;
 
 #[derive(Default)]
 struct Lru {
-    slots: HashMap<Key, Entry>,
+    slots: BTreeMap<Key, Entry>,
     /// By time of last use, oldest first.
     order: BTreeMap<u64, Key>,
     clock: u64,
@@ -83,7 +83,8 @@ impl Lru {
 
     /// Removes all pieces of an owner, for the caller to drop.
     fn forget(&mut self, owner: u64) -> Vec<Slot> {
-        let of_owner = self.slots.extract_if(|key, _| key.0 == owner);
+        let all = (owner, 0)..=(owner, u64::MAX);
+        let of_owner = self.slots.extract_if(all, |_, _| true);
         let forgotten = of_owner.map(|(_, entry)| {
             self.order.remove(&entry.used);
             self.bytes -= entry.bytes;

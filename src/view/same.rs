@@ -2,12 +2,12 @@
 
 use std::sync::OnceLock;
 
+use super::{SharedView, View};
 use crate::error::{Error, Result};
 use crate::patience;
-use crate::view::{SharedView, View};
 
 /// The first of several views, once all are known to hold the same bytes. Compared on first read.
-pub(super) struct Same {
+pub struct Same {
     name: String,
     parts: Vec<SharedView>,
     equal: OnceLock<bool>,
