@@ -9,6 +9,7 @@ use crate::error::{Error, Result};
 mod all_shards;
 mod header;
 mod indexed;
+mod object;
 mod reader;
 mod shard;
 mod weight_map;
