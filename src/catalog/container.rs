@@ -27,12 +27,8 @@ pub use safetensors::{HeaderProblem, METADATA, check_header};
 
 /// All containers, in order of preference: if a directory holds several, the first row that claims
 /// it is served.
-pub(super) static CONTAINERS: &[&dyn Container] = &[
-    &safetensors::SingleFile,
-    &safetensors::Indexed,
-    &safetensors::AllShards,
-    &manifest::BinAndManifest,
-];
+pub(super) static CONTAINERS: &[&dyn Container] =
+    &[&safetensors::Safetensors, &manifest::BinAndManifest];
 
 /// A format of weights.
 pub(super) trait Container: Sync {
@@ -40,7 +36,7 @@ pub(super) trait Container: Sync {
     fn name(&self) -> &'static str;
 
     /// What it looks for in a directory, for the error message if nothing is found.
-    fn looks_for(&self) -> &'static str;
+    fn looks_for(&self) -> &'static [&'static str];
 
     /// The kinds of files that it accepts by their own path, for the same message.
     fn takes(&self) -> &'static [&'static str] {

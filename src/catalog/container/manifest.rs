@@ -36,8 +36,8 @@ impl Container for BinAndManifest {
         "manifest"
     }
 
-    fn looks_for(&self) -> &'static str {
-        "<stem>.bin with <stem>.json"
+    fn looks_for(&self) -> &'static [&'static str] {
+        &["<stem>.bin with <stem>.json"]
     }
 
     fn takes(&self) -> &'static [&'static str] {
