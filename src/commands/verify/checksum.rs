@@ -142,8 +142,7 @@ fn hashes(model: &Model, ids: &[TensorId]) -> Result<Vec<(TensorId, String)>> {
             step(n);
             at += n;
         }
-        let hash = hasher.finalize();
-        Ok((ids[i], hash.iter().map(|b| format!("{b:02x}")).collect()))
+        Ok((ids[i], format!("{:x}", hasher.finalize())))
     })?;
     Ok(hashes)
 }
