@@ -104,8 +104,8 @@ impl Catalog {
         rows: Vec<Row>,
     ) -> Result<Catalog> {
         let mut parts = Parts::new(&source.store, "test");
-        parts.files = files;
-        parts.tensors = rows;
+        parts.catalog.files = files;
+        parts.rows = rows;
         Catalog::assemble(&source.model, parts)
     }
 
@@ -155,23 +155,32 @@ impl Catalog {
 
     /// Sorts the tensors and builds the name table. Refuses a name that two files hold, and a total
     /// size that could overflow.
-    fn assemble(model: &Location, mut parts: Parts) -> Result<Catalog> {
-        check_total(model, &parts.tensors)?;
-        let tensors = in_order(&mut parts)?;
-        Ok(Catalog {
-            model: model.clone(),
-            store: parts.store,
-            format: parts.format,
-            files: parts.files,
-            tensors,
-            absent: parts.absent,
-            metadata: parts.metadata,
-            configs: parts.configs,
-            weight_files: parts.weight_files,
-            lone_file: parts.lone_file,
-            shards_missing: parts.shards_missing,
-            notes: parts.notes,
-        })
+    fn assemble(model: &Location, Parts { mut catalog, rows }: Parts) -> Result<Catalog> {
+        check_total(model, &rows)?;
+        catalog.model = model.clone();
+        catalog.tensors = catalog.in_order(rows)?;
+        Ok(catalog)
+    }
+
+    /// The table of a container's rows, in natural order of their names.
+    fn in_order(&self, mut rows: Vec<Row>) -> Result<Tensors> {
+        rows.sort_by(|a, b| natural(&a.name, &b.name).then(a.bytes.file().cmp(&b.bytes.file())));
+        let name_bytes = rows.iter().map(|row| row.name.len()).sum();
+        let mut table = Tensors::with_capacity(rows.len(), name_bytes);
+        for row in rows {
+            let (name, file) = (row.name.clone(), row.bytes.file());
+            if let Err(first) = table.push(row) {
+                let of = |file: Option<u32>| file.map_or("", |f| self.files[f as usize].name());
+                let (a, b) = (of(table.bytes(first).file()), of(file));
+                return Err(Error::invalid(
+                    self.store.location(),
+                    format!(
+                        "tensor '{name}' is in two files, {a} and {b}, and no index decides between them; remove one, or mount one file by its path"
+                    ),
+                ));
+            }
+        }
+        Ok(table)
     }
 
     /// Owner, permissions and mtime for files that represent the whole model: the strictest of its
@@ -184,28 +193,6 @@ impl Catalog {
     pub fn dir_stat(&self) -> Stat {
         self.store.attributes()
     }
-}
-
-/// The table of a container's rows, in natural order of their names.
-fn in_order(parts: &mut Parts) -> Result<Tensors> {
-    let mut rows = std::mem::take(&mut parts.tensors);
-    rows.sort_by(|a, b| natural(&a.name, &b.name).then(a.bytes.file().cmp(&b.bytes.file())));
-    let name_bytes = rows.iter().map(|row| row.name.len()).sum();
-    let mut table = Tensors::with_capacity(rows.len(), name_bytes);
-    for row in rows {
-        let (name, file) = (row.name.clone(), row.bytes.file());
-        if let Err(first) = table.push(row) {
-            let of = |file: Option<u32>| file.map_or("", |f| parts.files[f as usize].name());
-            let (a, b) = (of(table.bytes(first).file()), of(file));
-            return Err(Error::invalid(
-                parts.store.location(),
-                format!(
-                    "tensor '{name}' is in two files, {a} and {b}, and no index decides between them; remove one, or mount one file by its path"
-                ),
-            ));
-        }
-    }
-    Ok(table)
 }
 
 /// The most bytes that all tensors may have together: 64 PiB. Overlapping spans and files with holes

@@ -32,10 +32,10 @@ pub fn file_name(name: &str) -> Cow<'_, str> {
 /// The escaped name's first 200 bytes (cut at a character), `~`, and the first 16 hex digits of the
 /// SHA-256 of the name.
 pub fn cut(name: &str) -> String {
-    let digest = Sha256::digest(name.as_bytes());
-    let hex: String = digest[..8].iter().map(|b| format!("{b:02x}")).collect();
+    let digest = format!("{:x}", Sha256::digest(name.as_bytes()));
     let escaped = escaped(name);
-    format!("{}~{hex}", &escaped[..escaped.floor_char_boundary(KEPT)])
+    let kept = &escaped[..escaped.floor_char_boundary(KEPT)];
+    format!("{kept}~{}", &digest[..16])
 }
 
 fn escaped(name: &str) -> Cow<'_, str> {

@@ -51,7 +51,7 @@ pub(crate) fn push_json(out: &mut Vec<u8>, value: &(impl serde::Serialize + ?Siz
 
 fn acts_on_terminal(c: char) -> bool {
     c.is_control()
-        || matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{2069}' | '\u{feff}')
+        || matches!(c, '\u{61c}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{2069}' | '\u{feff}')
 }
 
 /// `8030261248` → `8,030,261,248`.
@@ -201,6 +201,7 @@ mod tests {
         assert_eq!(printable("a.b é"), "a.b é");
         assert_eq!(printable("\x1b[31mx\n"), "\\u{1b}[31mx\\n");
         assert_eq!(printable("\u{9b}2J\u{202e}"), "\\u{9b}2J\\u{202e}");
+        assert_eq!(printable("\u{61c}1"), "\\u{61c}1");
     }
 
     #[test]

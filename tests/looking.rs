@@ -298,6 +298,15 @@ fn checksums_are_written_once_and_then_compared() {
     let theirs = text.replace("  tensors/", "  ./tensors/");
     std::fs::write(&sums, format!("# of the model\n{theirs}")).unwrap();
     out(0, &["verify", "--checksum", sums_path, &m]);
+    // sha256sum checks both lines, and one of them fails.
+    let twice = format!("{}{text}", text.replace(one, &"0".repeat(64)));
+    std::fs::write(&sums, twice).unwrap();
+    let found = json_of(1, &["verify", "--json", "--checksum", sums_path, &m]);
+    let problem = found[0]["problem"].as_str().unwrap();
+    assert!(
+        problem.contains("tensors/a/raw had another checksum"),
+        "{problem}"
+    );
     // Standard output is a pipe here: there is nothing to compare with, and it never ends.
     let done = stfs(&["verify", "--checksum", "/dev/stdout", &m]);
     let said = String::from_utf8(done.stderr).unwrap();

@@ -11,7 +11,8 @@ use std::sync::Arc;
 use super::configuration::Configuration;
 use super::findings::Findings;
 use super::row::Row;
-use super::store::{EntryKind, Object, Source, Store};
+use super::store::{EntryKind, Source, Store};
+use super::{Catalog, Tensors};
 use crate::error::{Error, Result};
 
 mod impostor;
@@ -27,12 +28,8 @@ pub use safetensors::{HeaderProblem, METADATA, check_header};
 
 /// All containers, in order of preference: if a directory holds several, the first row that claims
 /// it is served.
-pub(super) static CONTAINERS: &[&dyn Container] = &[
-    &safetensors::SingleFile,
-    &safetensors::Indexed,
-    &safetensors::AllShards,
-    &manifest::BinAndManifest,
-];
+pub(super) static CONTAINERS: &[&dyn Container] =
+    &[&safetensors::Safetensors, &manifest::BinAndManifest];
 
 /// A format of weights.
 pub(super) trait Container: Sync {
@@ -40,7 +37,7 @@ pub(super) trait Container: Sync {
     fn name(&self) -> &'static str;
 
     /// What it looks for in a directory, for the error message if nothing is found.
-    fn looks_for(&self) -> &'static str;
+    fn looks_for(&self) -> &'static [&'static str];
 
     /// The kinds of files that it accepts by their own path, for the same message.
     fn takes(&self) -> &'static [&'static str] {
@@ -127,38 +124,21 @@ impl Listing {
 
 /// What a container returns about a model.
 pub(super) struct Parts {
-    /// The directory.
-    pub store: Arc<dyn Store>,
-    /// The format's name.
-    pub format: &'static str,
-    /// The weight files, in natural order of their names.
-    pub files: Vec<Arc<dyn Object>>,
+    /// Everything but the tensors.
+    pub catalog: Catalog,
     /// The tensors, in any order.
-    pub tensors: Vec<Row>,
-    /// Names of tensors that are listed but not available.
-    pub absent: BTreeSet<Arc<str>>,
-    /// For `model.json`.
-    pub metadata: serde_json::Map<String, serde_json::Value>,
-    /// The model's configuration.
-    pub configs: Configuration,
-    /// Names of weights, index and manifest.
-    pub weight_files: Vec<String>,
-    /// One shard was asked for by its own path.
-    pub lone_file: bool,
-    /// Shards are missing, and nothing lists what they hold.
-    pub shards_missing: bool,
-    /// Remarks for the log and `ls --why`.
-    pub notes: Vec<String>,
+    pub rows: Vec<Row>,
 }
 
 impl Parts {
     /// An empty model in `store`, with the configuration from the JSON files beside the weights.
     pub fn new(store: &Arc<dyn Store>, format: &'static str) -> Parts {
-        Parts {
+        let catalog = Catalog {
             store: store.clone(),
+            model: store.location().clone(),
             format,
             files: Vec::new(),
-            tensors: Vec::new(),
+            tensors: Tensors::default(),
             absent: BTreeSet::new(),
             metadata: serde_json::Map::new(),
             configs: Configuration::beside(&**store),
@@ -166,7 +146,9 @@ impl Parts {
             lone_file: false,
             shards_missing: false,
             notes: Vec::new(),
-        }
+        };
+        let rows = Vec::new();
+        Parts { catalog, rows }
     }
 }
 

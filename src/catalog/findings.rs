@@ -155,7 +155,7 @@ pub fn check(model: &Path) -> Result<Vec<Problem>> {
     let mut problems = findings.into_problems();
     match read {
         Ok(parts) => {
-            let unused = parts.configs.unused.into_iter();
+            let unused = parts.catalog.configs.unused.into_iter();
             problems.extend(unused.map(|config| Problem::of_file(config.file, config.why)));
         }
         Err(error) => problems.push(Problem::of_model(model, &error)),

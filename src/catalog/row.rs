@@ -88,7 +88,10 @@ mod tests {
         let store = MemoryStore::new(&[("x", b"0123")]);
         let source = store.source(None);
         let mut parts = Parts::new(&source.store, "test");
-        parts.files.push(store.open(OsStr::new("x")).unwrap());
+        parts
+            .catalog
+            .files
+            .push(store.open(OsStr::new("x")).unwrap());
         let row = |name: &str, bytes| Row {
             name: name.into(),
             dtype: ElementType::Known(Dtype::U8),
@@ -103,7 +106,7 @@ mod tests {
             files: [0].into(),
         };
         let extent = RowBytes::Extent { file: 0, offset: 1 };
-        parts.tensors = vec![row("b", gathered), row("a", extent)];
+        parts.rows = vec![row("b", gathered), row("a", extent)];
         let catalog = Catalog::assemble(&source.model, parts).unwrap();
         let bytes = |index| read_all(&catalog.bytes(index)).unwrap();
         assert_eq!((bytes(0), bytes(1)), (b"12".to_vec(), b"31".to_vec()));

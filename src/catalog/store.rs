@@ -10,16 +10,16 @@ use crate::error::{Error, Location, Result};
 use crate::mounts;
 
 mod local;
-#[cfg(test)]
-mod memory;
 mod piece;
 mod stat;
+#[cfg(test)]
+mod testing;
 
 pub use local::LocalFile;
-#[cfg(test)]
-pub(crate) use memory::{MemoryObject, MemoryStore};
 pub use piece::Piece;
 pub use stat::{FileState, Stat};
+#[cfg(test)]
+pub(crate) use testing::{MemoryObject, MemoryStore};
 
 /// Largest index or manifest that is read, in bytes: ten times what a million tensors need.
 pub(super) const MAX_INDEX: u64 = 1 << 30;

@@ -80,12 +80,22 @@ fn check_head(at: &Location, head: &[u8], len: u64) -> Result<()> {
 }
 
 /// How files of `torch.save` and `pickle.dump` begin: a ZIP archive, or the protocol and the first
-/// opcode. Only these opcodes occur: PyTorch's magic number, a frame, a container, a class.
+/// opcode. Only these opcodes occur: PyTorch's magic number, a frame, a container, a class. A ZIP
+/// archive of NumPy arrays (`.npz`) is not a pickle.
 fn is_pickle(head: &[u8]) -> bool {
     match head {
         [0x80, 2..=5, opcode, ..] => b"\x8a\x95}](c".contains(opcode),
-        _ => head.starts_with(b"PK\x03\x04"),
+        _ => head.starts_with(b"PK\x03\x04") && !first_in_zip(head).ends_with(b".npy"),
     }
+}
+
+/// The name of the first file in a ZIP archive; empty if it is not in `head`.
+fn first_in_zip(head: &[u8]) -> &[u8] {
+    const LENGTH: usize = 26;
+    const NAME: usize = 30;
+    let len = head.get(LENGTH..).and_then(<[u8]>::first_chunk);
+    let len = len.map_or(0, |len| usize::from(u16::from_le_bytes(*len)));
+    head.get(NAME..NAME + len).unwrap_or_default()
 }
 
 /// The refusal of a PyTorch pickle.

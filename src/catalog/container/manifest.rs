@@ -36,8 +36,8 @@ impl Container for BinAndManifest {
         "manifest"
     }
 
-    fn looks_for(&self) -> &'static str {
-        "<stem>.bin with <stem>.json"
+    fn looks_for(&self) -> &'static [&'static str] {
+        &["<stem>.bin with <stem>.json"]
     }
 
     fn takes(&self) -> &'static [&'static str] {
@@ -169,10 +169,11 @@ impl Claim for Manifest {
             Ok::<_, Error>(Entries::default())
         })?;
         read_entries(&mut parts, &entries, &tensors, &*file, &at, findings)?;
-        parts.files = vec![file];
-        parts.metadata = contents;
-        parts.configs.manifest = Some(config);
-        parts.weight_files = vec![self.json, self.bin];
+        let catalog = &mut parts.catalog;
+        catalog.files = vec![file];
+        catalog.metadata = contents;
+        catalog.configs.manifest = Some(config);
+        catalog.weight_files = vec![self.json, self.bin];
         Ok(parts)
     }
 }
@@ -187,6 +188,7 @@ fn read_entries(
     at: &Location,
     findings: &mut Findings,
 ) -> Result<()> {
+    let Parts { catalog, rows } = parts;
     let mut needs = 0;
     for (name, entry) in tensors {
         let row = match entries.row(name, entry) {
@@ -197,10 +199,10 @@ fn read_entries(
             }
         };
         let Err((end, problem)) = check_end(&row, bin) else {
-            parts.tensors.push(row);
+            rows.push(row);
             continue;
         };
-        if parts.absent.is_empty()
+        if catalog.absent.is_empty()
             && let Err(better) = impostor::check(bin, Some(&BinAndManifest))
         {
             // One report that the file is something else is enough; its tensors are not reported as
@@ -211,11 +213,11 @@ fn read_entries(
             findings.tensor(at, name, &problem)?;
         }
         needs = needs.max(end);
-        parts.absent.insert(row.name);
+        catalog.absent.insert(row.name);
     }
-    if !parts.absent.is_empty() {
-        let (n, file, has) = (parts.absent.len(), bin.name(), bin.len());
-        parts.notes.push(format!(
+    if !catalog.absent.is_empty() {
+        let (n, file, has) = (catalog.absent.len(), bin.name(), bin.len());
+        catalog.notes.push(format!(
             "left out: {n} of the tensors, as {file} is cut short: needs {needs} bytes, has {has}"
         ));
     }

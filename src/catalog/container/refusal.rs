@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::super::natural;
 use super::super::store::{EntryKind, INCOMPLETE, Store, incomplete};
-use super::{CONTAINERS, Container, Listing, impostor};
+use super::{CONTAINERS, Listing, impostor};
 use crate::error::{Error, Result};
 
 /// The error for the file `name`, which no container claimed. `almost` is the error of a container
@@ -61,7 +61,8 @@ pub(super) fn of_listing(listing: &Listing) -> Error {
     if let Some(name) = listing.names.iter().find(is_pickle) {
         return impostor::pickle(dir.join(name));
     }
-    let looks_for: Vec<&str> = CONTAINERS.iter().map(|c| c.looks_for()).collect();
+    let looks_for = CONTAINERS.iter().flat_map(|c| c.looks_for()).copied();
+    let looks_for: Vec<&str> = looks_for.collect();
     let (last, others) = looks_for.split_last().unwrap_or((&"", &[]));
     let others = others.join(", ");
     let hint = hint(listing).map_or_else(String::new, |hint| format!("; {hint}"));
@@ -87,11 +88,7 @@ fn hint(listing: &Listing) -> Option<String> {
 
 /// Subdirectories that are models themselves (a diffusers folder's `unet`, `vae`, …).
 fn models_below(listing: &Listing) -> Result<Vec<String>> {
-    let is_weights = |name: &String| {
-        CONTAINERS
-            .iter()
-            .any(|c: &&dyn Container| c.is_named_so(name))
-    };
+    let is_weights = |name: &String| CONTAINERS.iter().any(|c| c.is_named_so(name));
     let mut models = Vec::new();
     for entry in listing.store.list()? {
         if entry.kind != EntryKind::Directory {

@@ -156,3 +156,30 @@ fn a_bin_that_is_a_safetensors_file_is_called_so() {
         "{error}"
     );
 }
+
+/// Both are ZIP archives; only one can run code.
+#[test]
+fn an_archive_of_arrays_is_not_called_a_pickle() {
+    for (first, is_pickle) in [("archive/data.pkl", true), ("weight.npy", false)] {
+        let mut zip = b"PK\x03\x04".to_vec();
+        zip.resize(26, 0);
+        zip.extend((first.len() as u32).to_le_bytes());
+        zip.extend(first.as_bytes());
+        let store = MemoryStore::new(&[("weights.npz", &zip)]);
+        let error = open(&store, Some("weights.npz")).err().unwrap().to_string();
+        assert_eq!(error.contains("pickle"), is_pickle, "{error}");
+        assert_eq!(error.contains("is not a model"), !is_pickle, "{error}");
+    }
+}
+
+/// Tensors are not blamed for a bad default.
+#[test]
+fn a_bad_default_of_a_manifest_is_one_problem() {
+    let entry = json!({"offset": 0, "size": 4, "shape": [8], "dtype": "U32"});
+    let json = json!({"tensors": {"t": entry}, "config": {"default_bits": -1}}).to_string();
+    let store = MemoryStore::new(&[("w.json", json.as_bytes()), ("w.bin", &[0; 4])]);
+    let found = problems(&store);
+    let found: Vec<_> = found.iter().map(|p| p.problem.as_str()).collect();
+    let expected = "config.default_bits is -1, not a whole number from 0 up";
+    assert_eq!(found, [expected]);
+}

@@ -36,15 +36,19 @@ fn resolve(model: PathBuf) -> Result<Source> {
         });
     }
     let location = Location::from(&model);
-    let name = location.name();
+    let Some(name) = model.file_name().and_then(OsStr::to_str) else {
+        let problem = "has a name that is not valid UTF-8; rename it, or mount a link to it";
+        return Err(Error::invalid(location, problem));
+    };
     if name.ends_with(INCOMPLETE) {
         return Err(incomplete(location));
     }
+    let file = Some(name.to_string());
     let dir = model.parent().unwrap_or(Path::new("/")).to_path_buf();
     Ok(Source {
         model: location,
         store: LocalStore::shared(dir),
-        file: Some(name),
+        file,
     })
 }
 
@@ -119,5 +123,26 @@ impl Store for LocalStore {
 
     fn unfinished(&self) -> Option<Location> {
         hub::unfinished(&self.dir).map(Location::from)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::ffi::OsStrExt;
+
+    use super::*;
+
+    /// Names in a store are text. With the bytes replaced, the name would be that of another file.
+    #[test]
+    fn a_file_whose_name_is_not_text_is_refused_by_its_name() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join(OsStr::from_bytes(b"\xff.safetensors"));
+        std::fs::write(&path, b"").unwrap();
+        let error = find(&path).unwrap().err().unwrap().to_string();
+        assert!(error.contains("is not valid UTF-8; rename it"), "{error}");
+        let link = dir.path().join("x.safetensors");
+        std::os::unix::fs::symlink(&path, &link).unwrap();
+        let source = find(&link).unwrap().unwrap();
+        assert_eq!(source.file.as_deref(), Some("x.safetensors"));
     }
 }

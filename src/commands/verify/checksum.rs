@@ -73,6 +73,10 @@ pub(super) fn compare(model: &Model, path: &Path) -> Result<Vec<Problem>> {
     for (i, line) in text.split(|&b| b == b'\n').enumerate() {
         match std::str::from_utf8(line).ok().and_then(parse) {
             Some((hash, path)) => {
+                if expected.get(&path).is_some_and(|before| *before != hash) {
+                    let problem = format!("line {}: {path} had another checksum before", i + 1);
+                    problems.push(Problem::of_file(&file, problem));
+                }
                 expected.insert(path, hash);
             }
             // sha256sum ignores these lines.
@@ -142,8 +146,7 @@ fn hashes(model: &Model, ids: &[TensorId]) -> Result<Vec<(TensorId, String)>> {
             step(n);
             at += n;
         }
-        let hash = hasher.finalize();
-        Ok((ids[i], hash.iter().map(|b| format!("{b:02x}")).collect()))
+        Ok((ids[i], format!("{:x}", hasher.finalize())))
     })?;
     Ok(hashes)
 }

@@ -13,10 +13,16 @@ use crate::reason::{Reason, reason};
 const DEFAULT_BITS: u32 = 4;
 
 /// How a manifest's entries are read.
-#[derive(Default)]
 pub(super) struct Entries {
     /// The bits of a U32 tensor whose entry does not state its own.
     default_bits: u32,
+}
+
+impl Default for Entries {
+    fn default() -> Entries {
+        let default_bits = DEFAULT_BITS;
+        Entries { default_bits }
+    }
 }
 
 fn whole(v: &Value, what: &str) -> std::result::Result<u64, Reason> {

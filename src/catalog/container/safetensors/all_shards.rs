@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::reader::{Reader, announce};
 use super::{END, NAME};
 use crate::catalog::container::{Claim, Parts, numbered};
-use crate::catalog::{Findings, Problem, Store};
+use crate::catalog::{Catalog, Findings, Problem, Store};
 use crate::error::Result;
 
 /// Safetensors files, all of which are read.
@@ -21,11 +21,10 @@ pub(super) struct Shards {
 impl Claim for Shards {
     fn read(self: Box<Self>, findings: &mut Findings) -> Result<Parts> {
         announce(&self.store, &self.names);
+        let mut parts = Parts::new(&self.store, NAME);
+        parts.catalog.lone_file = self.lone;
         let mut reader = Reader {
-            parts: Parts {
-                lone_file: self.lone,
-                ..Parts::new(&self.store, NAME)
-            },
+            parts,
             index: None,
             // If the only shard is missing, there is nothing to serve.
             leave_out: findings.allow_missing() && self.names.len() > 1,
@@ -33,19 +32,19 @@ impl Claim for Shards {
         let mut twice = Twice::default();
         for name in &self.names {
             let Some(shard) = reader.shard(name, findings)? else {
-                reader.parts.shards_missing = true;
+                reader.parts.catalog.shards_missing = true;
                 continue;
             };
             if findings.verifying() {
                 let held = shard.tensors.iter().map(|t| &t.name).chain(&shard.lost);
                 twice.report(name, held, findings);
             }
-            reader.parts.absent.extend(shard.lost);
-            reader.parts.tensors.extend(shard.tensors);
+            reader.parts.catalog.absent.extend(shard.lost);
+            reader.parts.rows.extend(shard.tensors);
         }
         let mut parts = reader.parts;
         if !self.lone {
-            find_missing(&self.names, &mut parts, findings);
+            find_missing(&self.names, &mut parts.catalog, findings);
         }
         Ok(parts)
     }
@@ -76,7 +75,7 @@ impl<'a> Twice<'a> {
 }
 
 /// Finds the shards that are missing according to the names of the others.
-fn find_missing(names: &[String], parts: &mut Parts, findings: &mut Findings) {
+fn find_missing(names: &[String], catalog: &mut Catalog, findings: &mut Findings) {
     let missing = numbered::missing(names, END);
     for name in &missing {
         let problem = "is missing: the names of the other shards imply it, and no index lists what it holds; download it again";
@@ -85,12 +84,12 @@ fn find_missing(names: &[String], parts: &mut Parts, findings: &mut Findings) {
     let Some(first) = missing.first() else {
         return;
     };
-    parts.shards_missing = true;
+    catalog.shards_missing = true;
     let more = match missing.len() {
         1 => String::new(),
         n => format!(" and {} more", n - 1),
     };
-    parts.notes.push(format!(
+    catalog.notes.push(format!(
         "{first}{more} missing: the names of the shards imply more than there are, and no index lists what the others hold; the rest is served"
     ));
 }

@@ -22,7 +22,7 @@ pub(super) struct Index {
 impl Claim for Index {
     fn read(self: Box<Self>, findings: &mut Findings) -> Result<Parts> {
         let mut parts = Parts::new(&self.store, NAME);
-        parts.weight_files.push(self.name.clone());
+        parts.catalog.weight_files.push(self.name.clone());
         let map = match WeightMap::read(&*self.store, &self.name) {
             Ok(map) => map,
             Err(error) => {
@@ -31,7 +31,19 @@ impl Claim for Index {
             }
         };
         map.check_names(&self.store.location().join(&self.name), findings)?;
-        Walk::new(parts, &self.name, &map).read(findings)
+        let walk = Walk {
+            reader: Reader {
+                parts,
+                index: Some(&self.name),
+                leave_out: findings.allow_missing(),
+            },
+            index: &self.name,
+            map: &map,
+            file_of: Vec::new(),
+            found: Vec::new(),
+            held: Held::new(),
+        };
+        walk.read(findings)
     }
 }
 
@@ -58,29 +70,13 @@ struct HeldCopy {
 /// Every name in the shards' headers, with the copies of it.
 type Held = HashMap<Arc<str>, Vec<HeldCopy>>;
 
-impl<'a> Walk<'a> {
-    fn new(parts: Parts, index: &'a str, map: &'a WeightMap) -> Walk<'a> {
-        Walk {
-            reader: Reader {
-                parts,
-                index: Some(index),
-                leave_out: false,
-            },
-            index,
-            map,
-            file_of: Vec::new(),
-            found: Vec::new(),
-            held: Held::new(),
-        }
-    }
-
+impl Walk<'_> {
     fn read(mut self, findings: &mut Findings) -> Result<Parts> {
-        self.reader.leave_out = findings.allow_missing();
         let plain: Vec<&String> = self.map.shards.iter().flatten().collect();
-        announce(&self.reader.parts.store, &plain);
+        announce(&self.reader.parts.catalog.store, &plain);
         for shard in &self.map.shards {
             let mut damage = findings.same();
-            let file = self.reader.parts.files.len() as u32;
+            let file = self.reader.parts.catalog.files.len() as u32;
             let read = match shard {
                 Ok(name) => self.reader.shard(name, &mut damage)?,
                 Err(_) => None,
@@ -98,7 +94,7 @@ impl<'a> Walk<'a> {
         }
         self.add_unmapped(findings);
         let mut parts = self.reader.parts;
-        parts.notes.sort();
+        parts.catalog.notes.sort();
         Ok(parts)
     }
 
@@ -128,7 +124,7 @@ impl<'a> Walk<'a> {
             match here.map(|i| copies.swap_remove(i).tensor) {
                 Some(Some(row)) => {
                     self.note_stale(tensor, name, &copies);
-                    self.reader.parts.tensors.push(row);
+                    self.reader.parts.rows.push(row);
                     continue;
                 }
                 // One report that the shard cannot be read is enough; its tensors are not reported
@@ -137,16 +133,16 @@ impl<'a> Walk<'a> {
                 Some(None) => {}
                 None => self.report_not_held(tensor, shard)?,
             }
-            self.reader.parts.absent.insert(tensor.clone());
+            self.reader.parts.catalog.absent.insert(tensor.clone());
         }
         Ok(())
     }
 
     fn note_stale(&mut self, tensor: &str, name: &str, copies: &[HeldCopy]) {
-        let parts = &mut self.reader.parts;
+        let catalog = &mut self.reader.parts.catalog;
         for stale in copies {
-            let file = parts.files[stale.file as usize].name();
-            parts.notes.push(format!(
+            let file = catalog.files[stale.file as usize].name();
+            catalog.notes.push(format!(
                 "'{tensor}': the copy in {file} is stale, the index names {name}"
             ));
         }
@@ -162,20 +158,20 @@ impl<'a> Walk<'a> {
             "is not in this file, although {index} lists it here; the index and the shards are of different versions"
         );
         let problem = Problem::of_tensor(name, tensor, problem);
-        let at = self.reader.parts.store.location().join(name);
+        let at = self.reader.parts.catalog.store.location().join(name);
         let (missing, _) = &mut self.found[shard];
         missing.report(problem, || not_held(&at, tensor, index))
     }
 
     /// Adds tensors that a shard holds but the map does not list, if exactly one shard has them.
     fn add_unmapped(&mut self, findings: &mut Findings) {
-        let parts = &mut self.reader.parts;
+        let Parts { catalog, rows } = &mut self.reader.parts;
         let mut held: Vec<_> = std::mem::take(&mut self.held).into_iter().collect();
         held.sort_by(|(a, _), (b, _)| a.cmp(b));
         for (name, copies) in held {
             let files: Vec<&str> = copies
                 .iter()
-                .map(|c| parts.files[c.file as usize].name())
+                .map(|c| catalog.files[c.file as usize].name())
                 .collect();
             let index = self.index;
             let note = match <[HeldCopy; 1]>::try_from(copies) {
@@ -184,11 +180,11 @@ impl<'a> Walk<'a> {
                     match tensor {
                         Some(row) => {
                             let note = format!("'{name}' is not in {index}; served from {file}");
-                            parts.tensors.push(row);
+                            rows.push(row);
                             note
                         }
                         None => {
-                            parts.absent.insert(name.clone());
+                            catalog.absent.insert(name.clone());
                             format!(
                                 "'{name}' is not in {index}, and {file}, which holds it, is cut short"
                             )
@@ -205,7 +201,7 @@ impl<'a> Walk<'a> {
                     format!("'{name}' is not in {index} and in several shards ({files}); left out")
                 }
             };
-            parts.notes.push(note);
+            catalog.notes.push(note);
         }
     }
 }

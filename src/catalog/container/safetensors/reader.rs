@@ -28,31 +28,31 @@ impl Reader<'_> {
     /// # Errors
     /// What is wrong with the shard, if the model is being opened.
     pub fn shard(&mut self, name: &str, findings: &mut Findings) -> Result<Option<Shard>> {
-        let parts = &mut self.parts;
-        parts.weight_files.push(name.to_string());
+        let catalog = &mut self.parts.catalog;
+        catalog.weight_files.push(name.to_string());
         let file = match self.index {
-            Some(index) if !parts.store.exists(name) => {
-                Err(missing_shard(&*parts.store, name, index))
+            Some(index) if !catalog.store.exists(name) => {
+                Err(missing_shard(&*catalog.store, name, index))
             }
-            _ => parts.store.open(OsStr::new(name)),
+            _ => catalog.store.open(OsStr::new(name)),
         };
         let read = file.map_err(Broken::from).and_then(|file| {
-            let index = parts.files.len() as u32;
+            let index = catalog.files.len() as u32;
             let read = shard::read(&*file, index, findings.allow_missing());
             // While verifying, a damaged shard also takes its place among the files, because
             // reports refer to it by index.
             if read.is_ok() || findings.verifying() {
-                parts.files.push(file);
+                catalog.files.push(file);
             }
             read
         });
         match read {
             Ok(mut shard) => {
-                merge_metadata(&mut parts.metadata, shard.metadata.take());
+                merge_metadata(&mut catalog.metadata, shard.metadata.take());
                 Ok(Some(shard))
             }
             Err(broken) if self.leave_out => {
-                parts.notes.push(format!("left out: {}", broken.error()));
+                catalog.notes.push(format!("left out: {}", broken.error()));
                 Ok(None)
             }
             Err(broken) => broken.report(name, findings),

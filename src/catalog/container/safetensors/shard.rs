@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use safetensors::tensor::Metadata;
 
-use super::SingleFile;
+use super::Safetensors;
 use super::header::{HeaderProblem, examine};
 use crate::catalog::container::impostor;
 use crate::catalog::row::{Row, RowBytes};
@@ -102,7 +102,7 @@ pub(super) fn read(
         Ok(shard) => return Ok(shard),
         Err(refused) => refused,
     };
-    impostor::check(file, Some(&SingleFile))?;
+    impostor::check(file, Some(&Safetensors))?;
     let (problems, names) = examine(&header, file.len());
     // The library may refuse a header for a reason that is not checked here.
     let first = problems
@@ -117,7 +117,7 @@ pub(super) fn read(
 
 /// The error that the file is not a shard at all, if that is why it cannot be read; else `error`.
 fn better_error(file: &dyn Object, error: Error) -> Error {
-    impostor::check(file, Some(&SingleFile))
+    impostor::check(file, Some(&Safetensors))
         .err()
         .unwrap_or(error)
 }

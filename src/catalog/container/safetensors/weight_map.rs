@@ -2,13 +2,12 @@
 //! index of millions of tensors takes no more memory than their names.
 
 use std::collections::{BTreeMap, HashMap};
-use std::fmt;
 use std::sync::Arc;
 
-use serde::Deserialize;
-use serde::de::{Deserializer, MapAccess, Visitor};
+use serde::{Deserialize, Deserializer};
 use serde_json::Value;
 
+use super::object::each_entry;
 use crate::catalog::container::not_json;
 use crate::catalog::store::MAX_INDEX;
 use crate::catalog::{Findings, Store, natural};
@@ -84,31 +83,18 @@ impl WeightMap {
 
 impl<'de> Deserialize<'de> for WeightMap {
     fn deserialize<D: Deserializer<'de>>(d: D) -> std::result::Result<Self, D::Error> {
-        struct Entries;
-        impl<'de> Visitor<'de> for Entries {
-            type Value = WeightMap;
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("an object of tensor names and shard names")
-            }
-            fn visit_map<A: MapAccess<'de>>(
-                self,
-                mut entries: A,
-            ) -> std::result::Result<WeightMap, A::Error> {
-                let mut map = WeightMap::default();
-                let mut place: HashMap<ShardName, u32> = HashMap::new();
-                while let Some((tensor, shard)) = entries.next_entry::<String, Value>()? {
-                    let next = map.shards.len() as u32;
-                    let name = plain_name(shard);
-                    let index = *place.entry(name).or_insert_with_key(|name| {
-                        map.shards.push(name.clone());
-                        next
-                    });
-                    map.tensors.insert(tensor.into(), index);
-                }
-                Ok(map)
-            }
-        }
-        d.deserialize_map(Entries)
+        let mut map = WeightMap::default();
+        let mut place: HashMap<ShardName, u32> = HashMap::new();
+        let expected = "an object of tensor names and shard names";
+        each_entry(d, expected, |tensor: String, shard: Value| {
+            let next = map.shards.len() as u32;
+            let index = *place.entry(plain_name(shard)).or_insert_with_key(|name| {
+                map.shards.push(name.clone());
+                next
+            });
+            map.tensors.insert(tensor.into(), index);
+        })?;
+        Ok(map)
     }
 }
 

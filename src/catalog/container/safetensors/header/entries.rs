@@ -1,10 +1,11 @@
 //! A header's JSON, including the keys that appear twice, which a plain map would lose.
 
 use std::collections::HashMap;
-use std::fmt;
 
-use serde::Deserialize;
+use serde::{Deserialize, Deserializer};
 use serde_json::{Map, Value};
+
+use super::super::object::each_entry;
 
 /// A header's entries. If a key appears twice, the last one counts, as in the safetensors library.
 /// The library still refuses the file if an earlier one is not a valid entry.
@@ -50,59 +51,31 @@ pub(super) struct Fields {
 }
 
 impl<'de> Deserialize<'de> for Fields {
-    fn deserialize<D: serde::Deserializer<'de>>(d: D) -> std::result::Result<Self, D::Error> {
-        struct Visitor;
-        impl<'de> serde::de::Visitor<'de> for Visitor {
-            type Value = Fields;
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a JSON object")
+    fn deserialize<D: Deserializer<'de>>(d: D) -> std::result::Result<Self, D::Error> {
+        let (mut last, mut repeated) = (Map::new(), Vec::new());
+        each_entry(d, "a JSON object", |key: String, value: Value| {
+            if last.insert(key.clone(), value).is_some() {
+                repeated.push(key);
             }
-            fn visit_map<A: serde::de::MapAccess<'de>>(
-                self,
-                mut map: A,
-            ) -> std::result::Result<Fields, A::Error> {
-                let (mut last, mut repeated) = (Map::new(), Vec::new());
-                while let Some((k, v)) = map.next_entry::<String, Value>()? {
-                    if last.insert(k.clone(), v).is_some() {
-                        repeated.push(k);
-                    }
-                }
-                Ok(Fields { last, repeated })
-            }
-        }
-        d.deserialize_map(Visitor)
+        })?;
+        Ok(Fields { last, repeated })
     }
 }
 
 impl<'de> Deserialize<'de> for Entries {
-    fn deserialize<D: serde::Deserializer<'de>>(d: D) -> std::result::Result<Self, D::Error> {
-        struct Visitor;
-        impl<'de> serde::de::Visitor<'de> for Visitor {
-            type Value = Entries;
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a JSON object")
+    fn deserialize<D: Deserializer<'de>>(d: D) -> std::result::Result<Self, D::Error> {
+        let mut all = Entries::default();
+        let mut place: HashMap<String, usize> = HashMap::new();
+        each_entry(d, "a JSON object", |key, entry| match place.get(&key) {
+            Some(&i) => {
+                let earlier = std::mem::replace(&mut all.last[i].1, entry);
+                all.earlier.push((key, earlier));
             }
-            fn visit_map<A: serde::de::MapAccess<'de>>(
-                self,
-                mut map: A,
-            ) -> std::result::Result<Entries, A::Error> {
-                let mut all = Entries::default();
-                let mut place: HashMap<String, usize> = HashMap::new();
-                while let Some((k, v)) = map.next_entry::<String, Entry>()? {
-                    match place.get(&k) {
-                        Some(&i) => {
-                            let earlier = std::mem::replace(&mut all.last[i].1, v);
-                            all.earlier.push((k, earlier));
-                        }
-                        None => {
-                            place.insert(k.clone(), all.last.len());
-                            all.last.push((k, v));
-                        }
-                    }
-                }
-                Ok(all)
+            None => {
+                place.insert(key.clone(), all.last.len());
+                all.last.push((key, entry));
             }
-        }
-        d.deserialize_map(Visitor)
+        })?;
+        Ok(all)
     }
 }

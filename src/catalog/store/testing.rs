@@ -1,12 +1,12 @@
-//! A second store, for tests: files in memory, served as shared bytes. It shows that nothing above
-//! the store needs a path, and it records what is announced to it.
+//! A second store, for tests alone: files in memory, served as shared bytes. It shows that nothing
+//! above the store needs a path, and it records what is announced to it.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::io;
 use std::ops::Range;
 use std::path::Path;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use super::{Entry, EntryKind, FileState, Object, Piece, Source, Stat, Store};
 use crate::error::{Error, Location, Result};
@@ -107,8 +107,8 @@ impl Store for MemoryStore {
     }
 
     fn prefetch(&self, names: &[&str]) {
-        let mut prefetched = self.prefetched.lock().unwrap();
-        prefetched.extend(names.iter().map(ToString::to_string));
+        let names = names.iter().map(ToString::to_string);
+        append(&self.prefetched, names);
     }
 }
 
@@ -154,6 +154,12 @@ impl Object for MemoryObject {
     }
 
     fn will_need(&self, ranges: &[Range<u64>]) {
-        self.announced.lock().unwrap().extend_from_slice(ranges);
+        append(&self.announced, ranges.iter().cloned());
     }
+}
+
+/// Appends to a record that a failed test may have poisoned.
+fn append<T>(record: &Mutex<Vec<T>>, items: impl Iterator<Item = T>) {
+    let mut record = record.lock().unwrap_or_else(PoisonError::into_inner);
+    record.extend(items);
 }
