@@ -6,7 +6,11 @@ use std::collections::{BTreeMap, BTreeSet};
 /// The most digits that a number in such a name may have. A name with more is something else.
 const MAX_DIGITS: usize = 5;
 
-/// The files that belong to the same sets as `names` but are not among them. All end in `end`.
+/// The most names that are listed: a thousand hostile names can imply a hundred million others.
+const MOST: usize = 100_000;
+
+/// The files that belong to the same sets as `names` but are not among them, at most [`MOST`]. All end
+/// in `end`.
 pub(super) fn missing(names: &[String], end: &str) -> Vec<String> {
     let mut sets: BTreeMap<(&str, usize, &str), BTreeSet<usize>> = BTreeMap::new();
     for name in names {
@@ -23,6 +27,7 @@ pub(super) fn missing(names: &[String], end: &str) -> Vec<String> {
         let first = usize::from(!held.contains(&0));
         let count: usize = total.parse().unwrap_or(0);
         let absent = (first..count + first).filter(|n| !held.contains(n));
+        let absent = absent.take(MOST - missing.len());
         missing.extend(absent.map(|n| format!("{stem}-{n:0width$}-of-{total}{end}")));
     }
     missing
@@ -72,5 +77,9 @@ mod tests {
         ] {
             assert_eq!(of(whole), [""; 0], "{whole:?}");
         }
+        let hostile: Vec<String> = (0..1000)
+            .map(|i| format!("m{i}-1-of-99999.safetensors"))
+            .collect();
+        assert_eq!(missing(&hostile, ".safetensors").len(), MOST);
     }
 }
