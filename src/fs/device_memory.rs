@@ -162,13 +162,13 @@ impl Fs {
         Ok(self.arena.get_or_init(|| {
             let catalog = &self.layout.model.catalog;
             let ids = 0..catalog.tensors.len() as TensorId;
-            Arc::new(Arena::new(ids.filter_map(|id| {
-                let file = catalog.files_of(id).next()?;
-                Some(Member {
+            Arc::new(Arena::new(ids.map(|id| {
+                let files = catalog.files_of(id);
+                Member {
                     ino: Node::TensorFile(TensorFile::Raw, id).ino(),
                     view: catalog.bytes(id),
-                    file: catalog.files.get(file as usize)?.clone(),
-                })
+                    files: files.map(|f| catalog.files[f as usize].clone()).collect(),
+                }
             })))
         }))
     }
