@@ -208,3 +208,17 @@ fn more_shards_than_the_limit_on_open_files() {
         Ran::of(shell.output().unwrap()).ok();
     }
 }
+
+/// Each request thread needs a descriptor of its own.
+#[test]
+fn without_descriptors_for_the_threads_mounting_fails_and_leaves_nothing() {
+    let model = small_model();
+    let tmp = tempfile::tempdir().unwrap();
+    let mountpoint = tmp.path().join("m");
+    let script = "ulimit -n 24 && exec \"$0\" \"$@\"";
+    let mut limited = Command::new("timeout");
+    limited.args(["-k", "5", "60", "sh", "-c", script, BIN, "mount", "-f"]);
+    let ran = limited.args([model.path(), &mountpoint]).output().unwrap();
+    Ran::of(ran).fails(&["request threads: Too many open files", "ulimit -n"]);
+    assert!(!mountpoint.exists(), "neither a mount nor its directory");
+}
