@@ -41,7 +41,7 @@ impl Fs {
     fn target_of_ioctl(&self, ino: u64, fh: Option<u64>, code: u32) -> Result<Option<Target>> {
         let about_it = matches!(code, ioctl::UPLOAD | ioctl::QUERY | ioctl::RELEASE);
         match Node::from_ino(ino).filter(|_| about_it) {
-            Some(node) if self.layout.exists(node) => self.target(node, fh),
+            Some(node) if self.layout.try_exists(node)? => self.target(node, fh),
             _ => Ok(None),
         }
     }
@@ -55,7 +55,7 @@ impl Fs {
         reply: Reply,
     ) {
         let target = target.map_err(|e| {
-            log::warn!("{}", crate::text::printable(&e.to_string()));
+            log::warn!("{e}");
             e.errno()
         });
         self.gpu.ioctl(code, input, target, caller, reply);
@@ -87,7 +87,7 @@ impl Fs {
 
     /// The view that an open file already has.
     fn opened(&self, node: Node, fh: Option<u64>) -> Option<SharedView> {
-        let file = self.handle(fh?)?;
+        let file = self.handles.get(fh?)?;
         (file.node == node).then(|| file.view.clone())
     }
 

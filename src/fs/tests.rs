@@ -212,7 +212,7 @@ fn a_read_touches_a_source_only_where_it_may() {
         assert!(rx.try_recv().is_err(), "it is answered once");
         fs.release(fh);
     }
-    let none = fs.handle(1).is_none();
+    let none = fs.handles.get(1).is_none();
     assert!(
         none,
         "an attempt to open that does not count keeps no handle"
