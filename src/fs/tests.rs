@@ -367,3 +367,29 @@ fn a_read_that_fails_serves_nothing() {
     fs.read(fh, 0, 4, |bytes| assert!(bytes.is_err())).wait(fs);
     assert_eq!(fs.bytes_served(), 0);
 }
+
+#[test]
+fn an_inode_number_that_nothing_has_is_an_error() {
+    const NONE: u32 = 9999;
+    let m = mount();
+    let fs = &m.fs;
+    for node in [
+        Node::TensorDir(NONE),
+        Node::TensorFile(TensorFile::Raw, NONE),
+        Node::TensorFile(TensorFile::Meta, NONE),
+        Node::TreeDir(NONE),
+        Node::TreeLink(NONE, 0),
+        Node::TreeLink(0, NONE),
+        Node::Other(NONE),
+    ] {
+        let ino = node.ino();
+        assert!(fs.getattr(ino).wait(fs).is_err(), "{node:?}");
+        assert!(fs.readlink(ino).wait(fs).is_err(), "{node:?}");
+        assert!(fs.lookup(ino, "raw").wait(fs).is_err(), "{node:?}");
+        assert!(fs.open(ino).wait(fs).is_err(), "{node:?}");
+        let listed = fs.readdir(ino, 0, true, Names::default()).wait(fs).1;
+        assert!(listed.is_err(), "{node:?}");
+        let value = fs.getxattr(ino, "user.stfs.name").wait(fs);
+        assert!(value.is_err(), "{node:?}");
+    }
+}
