@@ -162,10 +162,10 @@ impl Fs {
     /// The target of a link.
     ///
     /// # Errors
-    /// It is not a link.
+    /// It is not a link, or does not exist.
     pub fn readlink(&self, ino: u64) -> Answer<Result<String>> {
         Answer::of(self, move |fs| match fs.node(ino)? {
-            Node::TreeLink(dir, id) if id < fs.layout.model.id_count() => {
+            link @ Node::TreeLink(dir, id) if fs.layout.try_exists(link)? => {
                 Ok(fs.layout.tree()?.link_target(&fs.layout.model, dir, id))
             }
             _ => Err(Error::other(libc::EINVAL, "not a symbolic link")),

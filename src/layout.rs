@@ -20,7 +20,7 @@ mod listing;
 mod node;
 mod tensor_file;
 
-pub use files::OtherFile;
+use files::OtherFile;
 pub use node::{Kind, Node, Top};
 #[cfg(test)]
 pub(crate) use tensor_file::document;
@@ -81,11 +81,6 @@ impl Layout {
         Ok(self.model.listing())
     }
 
-    /// The other files of the model directory.
-    pub fn other_files(&self) -> &[OtherFile] {
-        &self.other_files
-    }
-
     /// The entry `name` of directory `dir`, before it is known whether a synthetic tensor exists.
     ///
     /// # Errors
@@ -119,11 +114,6 @@ impl Layout {
     fn tree_child(&self, dir: DirIndex, name: &str) -> Result<Option<Node>> {
         let branch = self.tree()?.lookup(dir, name);
         Ok(branch.map(|b| tree_node(dir, b)))
-    }
-
-    /// Whether the node is known to exist: `false` if [`Layout::try_exists`] fails.
-    pub fn exists(&self, node: Node) -> bool {
-        self.try_exists(node).unwrap_or(false)
     }
 
     /// Whether the node really exists: synthetic tensors may turn out not to, and not every tensor has

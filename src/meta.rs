@@ -29,7 +29,7 @@ pub fn meta_json(model: &Model, id: TensorId, views: Map<String, Value>) -> Vec<
 }
 
 /// The `origin` object of `meta.json`.
-pub fn origin_json(model: &Model, tensor: &Tensor<'_>) -> Value {
+fn origin_json(model: &Model, tensor: &Tensor<'_>) -> Value {
     let origin = model.origin(&tensor.raw);
     let mut object = Map::new();
     object.insert("kind".into(), json!(origin.kind));
@@ -109,15 +109,22 @@ pub fn index_json(model: &Model) -> Vec<u8> {
     out
 }
 
-/// One tensor's object in `index.json`.
+/// One tensor's object in `index.json`. `file` and `offset` are there if the tensor is a contiguous
+/// range of one file.
 pub fn index_entry(model: &Model, id: TensorId, tensor: &Tensor<'_>) -> Value {
-    json!({
+    let mut entry = json!({
         "dtype": tensor.dtype.name(),
         "shape": tensor.shape,
         "nbytes": tensor.nbytes,
         "origin": model.kind(&tensor.raw),
         "path": format!("tensors/{}", model.file_name(id)),
-    })
+    });
+    let stored = tensor.raw.stored();
+    if let Some((file, offset)) = stored.and_then(|index| model.catalog.place(index)) {
+        entry["file"] = json!(file.name());
+        entry["offset"] = json!(offset);
+    }
+    entry
 }
 
 /// The totals of a model, over its stored tensors only.
@@ -211,7 +218,7 @@ fn model_quantization(model: &Model) -> Value {
 }
 
 /// JSON for people: objects over several lines, small flat objects and arrays on one.
-pub fn pretty(value: &Value) -> Vec<u8> {
+fn pretty(value: &Value) -> Vec<u8> {
     let mut out = Vec::new();
     write_pretty(value, 0, &mut out);
     out.push(b'\n');

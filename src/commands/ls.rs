@@ -92,15 +92,13 @@ fn rows(model: &Model, tensors: &[(TensorId, Tensor<'_>)], out: &mut impl Write)
 /// The file that holds a tensor, or what it is made of.
 fn source(model: &Model, tensor: &Tensor<'_>) -> String {
     let origin = model.origin(&tensor.raw);
-    let files = model.files_of(&tensor.raw);
     match (origin.layer, origin.parts.as_slice()) {
         (Some(layer), _) => format!("dequantized from {}", model.recognized(layer).method),
         (None, [of]) if origin.axis.is_none() => format!("tied to {}", of.name),
         (None, []) => {
-            let file = files
-                .first()
-                .map(|&f| model.catalog.files[f as usize].name());
-            file.map_or_else(String::new, str::to_string)
+            let files = model.files_of(&tensor.raw);
+            let file = files.first().map(|&f| &model.catalog.files[f as usize]);
+            file.map_or_else(String::new, |file| file.name().to_string())
         }
         (None, parts) => format!("{} from {} parts", origin.kind, parts.len()),
     }

@@ -41,7 +41,7 @@ impl Fs {
     fn target_of_ioctl(&self, ino: u64, fh: Option<u64>, code: u32) -> Result<Option<Target>> {
         let about_it = matches!(code, ioctl::UPLOAD | ioctl::QUERY | ioctl::RELEASE);
         match Node::from_ino(ino).filter(|_| about_it) {
-            Some(node) if self.layout.exists(node) => self.target(node, fh),
+            Some(node) if self.layout.try_exists(node)? => self.target(node, fh),
             _ => Ok(None),
         }
     }
@@ -55,7 +55,7 @@ impl Fs {
         reply: Reply,
     ) {
         let target = target.map_err(|e| {
-            log::warn!("{}", crate::text::printable(&e.to_string()));
+            log::warn!("{e}");
             e.errno()
         });
         self.gpu.ioctl(code, input, target, caller, reply);
@@ -87,7 +87,7 @@ impl Fs {
 
     /// The view that an open file already has.
     fn opened(&self, node: Node, fh: Option<u64>) -> Option<SharedView> {
-        let file = self.handle(fh?)?;
+        let file = self.handles.get(fh?)?;
         (file.node == node).then(|| file.view.clone())
     }
 
@@ -162,13 +162,13 @@ impl Fs {
         Ok(self.arena.get_or_init(|| {
             let catalog = &self.layout.model.catalog;
             let ids = 0..catalog.tensors.len() as TensorId;
-            Arc::new(Arena::new(ids.filter_map(|id| {
-                let file = catalog.files_of(id).next()?;
-                Some(Member {
+            Arc::new(Arena::new(ids.map(|id| {
+                let files = catalog.files_of(id);
+                Member {
                     ino: Node::TensorFile(TensorFile::Raw, id).ino(),
                     view: catalog.bytes(id),
-                    file: catalog.files.get(file as usize)?.clone(),
-                })
+                    files: files.map(|f| catalog.files[f as usize].clone()).collect(),
+                }
             })))
         }))
     }

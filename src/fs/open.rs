@@ -81,11 +81,6 @@ impl Fs {
         view.ok_or_else(|| Error::NotFound("no such file".into()))
     }
 
-    /// An open file.
-    pub fn handle(&self, fh: u64) -> Option<Arc<OpenFile>> {
-        self.handles.get(fh)
-    }
-
     /// Reads up to `size` bytes at `offset` of an open file, and passes them to `reply`: fewer at the end
     /// of the file, none past it.
     pub fn read<R>(&self, fh: u64, offset: u64, size: u32, reply: R) -> Answer<()>

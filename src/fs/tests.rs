@@ -212,7 +212,7 @@ fn a_read_touches_a_source_only_where_it_may() {
         assert!(rx.try_recv().is_err(), "it is answered once");
         fs.release(fh);
     }
-    let none = fs.handle(1).is_none();
+    let none = fs.handles.get(1).is_none();
     assert!(
         none,
         "an attempt to open that does not count keeps no handle"
@@ -366,4 +366,30 @@ fn a_read_that_fails_serves_nothing() {
     shard.set_len(1).unwrap();
     fs.read(fh, 0, 4, |bytes| assert!(bytes.is_err())).wait(fs);
     assert_eq!(fs.bytes_served(), 0);
+}
+
+#[test]
+fn an_inode_number_that_nothing_has_is_an_error() {
+    const NONE: u32 = 9999;
+    let m = mount();
+    let fs = &m.fs;
+    for node in [
+        Node::TensorDir(NONE),
+        Node::TensorFile(TensorFile::Raw, NONE),
+        Node::TensorFile(TensorFile::Meta, NONE),
+        Node::TreeDir(NONE),
+        Node::TreeLink(NONE, 0),
+        Node::TreeLink(0, NONE),
+        Node::Other(NONE),
+    ] {
+        let ino = node.ino();
+        assert!(fs.getattr(ino).wait(fs).is_err(), "{node:?}");
+        assert!(fs.readlink(ino).wait(fs).is_err(), "{node:?}");
+        assert!(fs.lookup(ino, "raw").wait(fs).is_err(), "{node:?}");
+        assert!(fs.open(ino).wait(fs).is_err(), "{node:?}");
+        let listed = fs.readdir(ino, 0, true, Names::default()).wait(fs).1;
+        assert!(listed.is_err(), "{node:?}");
+        let value = fs.getxattr(ino, "user.stfs.name").wait(fs);
+        assert!(value.is_err(), "{node:?}");
+    }
 }

@@ -71,7 +71,7 @@ impl Fs {
             _ => return Ok(None),
         };
         let model = &self.layout.model;
-        if !self.layout.exists(node) {
+        if !self.layout.try_exists(node)? {
             return Ok(None);
         }
         let tensor = model.tensor(id).ok();

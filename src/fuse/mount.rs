@@ -4,7 +4,9 @@ use std::mem::ManuallyDrop;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use fuser::{BackgroundSession, Config, MountOption, Session, SessionACL};
 use rustix::io::Errno;
@@ -28,10 +30,13 @@ pub struct MountOptions {
 /// Read-ahead of the mount in KiB, if it may be set: one full request.
 const READ_AHEAD_KB: &str = "1024";
 
+/// The session's thread, which ends with the mount.
+type SessionThread = JoinHandle<std::io::Result<()>>;
+
 /// A live mount. Dropping it unmounts.
 pub struct Mounted {
-    /// The session's thread, which ends with the mount; taken by the caller that waits for it.
-    session: Option<JoinHandle<std::io::Result<()>>>,
+    /// Taken by the caller that waits for it.
+    session: Option<SessionThread>,
     place: MountPlace,
 }
 
@@ -57,11 +62,18 @@ pub fn mount(fs: Arc<Fs>, mountpoint: &Path, options: &MountOptions) -> Result<M
     let filesystem = FuseFs::new(fs, options.threads.max(1));
     let session = Session::new(filesystem, &mountpoint, &config)
         .map_err(|e| explain(e, &mountpoint, options))?;
-    let session = session
-        .spawn()
-        .map_err(|e| Error::io("start the request threads", e))?;
-    let session = thread_of(session);
-    let device = std::fs::metadata(&mountpoint).map_or(0, |m| m.dev());
+    let session = thread_of(session.spawn().map_err(|e| no_threads(&e))?);
+    let device = match first_answer(&mountpoint, &session) {
+        Ok(Some(device)) => device,
+        unanswered => {
+            // First, because nothing answers a request to it any more.
+            let detached = unmount(&mountpoint, true);
+            let ended = unanswered.and_then(|_| joined(session));
+            detached?;
+            let ended = ended.err();
+            return Err(no_threads(&ended.unwrap_or(Errno::CANCELED.into())));
+        }
+    };
     raise_read_ahead(device);
     Ok(Mounted {
         session: Some(session),
@@ -95,13 +107,9 @@ fn config(source: &str, options: &MountOptions) -> Config {
         false => SessionACL::Owner,
     };
     config.n_threads = Some(options.threads.max(1) + SPARE);
-    // Each thread gets its own queue, if /dev/fuse can be opened again: an ordinary user may be
-    // refused.
-    config.clone_fd = std::fs::File::options()
-        .read(true)
-        .write(true)
-        .open("/dev/fuse")
-        .is_ok();
+    // Each thread gets its own queue. For that it opens /dev/fuse again: `check_device` has shown that it
+    // may.
+    config.clone_fd = true;
     config
 }
 
@@ -187,9 +195,43 @@ fn raise_read_ahead(device: u64) {
     }
 }
 
+/// The mount's device number (0 if unknown), once it answers; `None` if the session ends instead, as it
+/// does if it cannot start all of its threads.
+fn first_answer(mountpoint: &Path, session: &SessionThread) -> std::io::Result<Option<u64>> {
+    let (answered, answer) = channel();
+    let path = mountpoint.to_path_buf();
+    // On a thread of its own: without a session nothing answers, and a request cannot be taken back.
+    std::thread::Builder::new()
+        .name("stfs-first".into())
+        .spawn(move || answered.send(std::fs::metadata(path).map_or(0, |m| m.dev())))?;
+    loop {
+        let device = answer.recv_timeout(Duration::from_millis(20));
+        match device {
+            Ok(device) if !session.is_finished() => return Ok(Some(device)),
+            Err(RecvTimeoutError::Timeout) if !session.is_finished() => {}
+            _ => return Ok(None),
+        }
+    }
+}
+
+fn no_threads(e: &std::io::Error) -> Error {
+    Error::other(
+        e.raw_os_error().unwrap_or(libc::EIO),
+        format!(
+            "start the request threads: {e}; raise the limit ('ulimit -n', 'ulimit -u') or use fewer (--threads)"
+        ),
+    )
+}
+
+fn joined(session: SessionThread) -> std::io::Result<()> {
+    session
+        .join()
+        .unwrap_or_else(|_| Err(std::io::Error::other("its thread panicked")))
+}
+
 /// Takes the session's thread without fuser's cleanup, which would unmount the path even after the
 /// mount has gone, and so unmount whatever has been mounted there since.
-fn thread_of(session: BackgroundSession) -> JoinHandle<std::io::Result<()>> {
+fn thread_of(session: BackgroundSession) -> SessionThread {
     // Never dropped: this keeps one descriptor of /dev/fuse open until the process ends.
     let session = ManuallyDrop::new(session);
     // SAFETY: `session` is neither used again nor dropped, so the handle that is copied out of it has
@@ -206,21 +248,23 @@ impl Mounted {
     /// Waits until it is unmounted from outside.
     ///
     /// # Errors
-    /// The session ended with an error.
+    /// The session ended with an error. The mount is detached then.
     pub fn wait(mut self) -> Result<()> {
         let Some(session) = self.session.take() else {
             return Ok(());
         };
-        session
-            .join()
-            .unwrap_or_else(|_| Err(std::io::Error::other("its thread panicked")))
-            .or_else(|e| match e.raw_os_error() {
-                // The last close raced with a thread that was reading the next request: an end like any
-                // other, for which that thread gets this instead of ENODEV.
-                Some(libc::ECONNABORTED) => Ok(()),
-                _ => Err(e),
-            })
-            .map_err(|e| Error::io("serve the mount", e))
+        match joined(session) {
+            Ok(()) => Ok(()),
+            // The last close raced with a thread that was reading the next request: an end like any
+            // other, for which that thread gets this instead of ENODEV.
+            Err(e) if e.raw_os_error() == Some(libc::ECONNABORTED) => Ok(()),
+            Err(e) => {
+                if let Err(e) = self.place.unmount() {
+                    log::error!("{e}");
+                }
+                Err(Error::io("serve the mount", e))
+            }
+        }
     }
 }
 

@@ -25,7 +25,7 @@ pub(super) fn errno(e: &Error) -> Errno {
 
 /// Logs an error, of which the reader sees only the number, and returns that number.
 pub(super) fn logged(e: &Error) -> Errno {
-    log::warn!("{}", crate::text::printable(&e.to_string()));
+    log::warn!("{e}");
     errno(e)
 }
 

@@ -18,8 +18,9 @@ pub struct Member {
     pub ino: u64,
     /// Its bytes.
     pub view: SharedView,
-    /// The file they come from.
-    pub file: Arc<dyn Object>,
+    /// The files they come from, each once, in the order of the tensor's own
+    /// [`Target::sources`](super::Target::sources).
+    pub files: Vec<Arc<dyn Object>>,
 }
 
 /// The stored tensors of a model, as one view: their bytes in the order given, and zeros between.
@@ -30,6 +31,8 @@ pub struct Arena {
     len: u64,
     /// Where each inode's bytes begin, by ascending inode.
     places: Vec<Span>,
+    /// The files of each place, one after another, as indexes into `sources`.
+    files: Vec<u32>,
     sources: Sources,
 }
 
@@ -39,10 +42,8 @@ pub struct Span {
     ino: u64,
     /// The first byte, a multiple of [`ALIGNMENT`].
     pub offset: u64,
-    /// How many bytes.
-    pub len: u64,
-    /// Index into the arena's source files.
-    file: u32,
+    /// Where its files begin in the arena's list, and how many there are.
+    files: (u32, u32),
 }
 
 impl Arena {
@@ -53,20 +54,23 @@ impl Arena {
             starts: Vec::new(),
             len: 0,
             places: Vec::new(),
+            files: Vec::new(),
             sources: Sources::default(),
         };
         for member in members {
             let offset = arena.len.next_multiple_of(ALIGNMENT);
-            let len = member.view.len();
+            let files = (arena.files.len() as u32, member.files.len() as u32);
+            for file in member.files {
+                arena.files.push(arena.sources.add(file));
+            }
             arena.places.push(Span {
                 ino: member.ino,
                 offset,
-                len,
-                file: arena.sources.add(member.file),
+                files,
             });
             arena.starts.push(offset);
+            arena.len = offset + member.view.len();
             arena.views.push(member.view);
-            arena.len = offset + len;
         }
         arena.places.sort_unstable_by_key(|p| p.ino);
         arena
@@ -82,12 +86,12 @@ impl Arena {
     pub fn sources(&self) -> &Sources {
         &self.sources
     }
-}
 
-impl Span {
-    /// Which of the arena's files the bytes come from.
-    pub fn file(&self) -> usize {
-        self.file as usize
+    /// The files that the bytes at a place come from, as indexes into [`Arena::sources`].
+    pub fn files_at(&self, place: Span) -> &[u32] {
+        let (first, count) = place.files;
+        let (first, count) = (first as usize, count as usize);
+        self.files.get(first..first + count).unwrap_or_default()
     }
 }
 
@@ -127,7 +131,7 @@ mod tests {
         Member {
             ino,
             view: Arc::new(Bytes(bytes.into())),
-            file: file.clone(),
+            files: vec![file.clone()],
         }
     }
 
@@ -146,7 +150,8 @@ mod tests {
         for (i, &n) in sizes.iter().enumerate() {
             expected.resize(expected.len().next_multiple_of(256), 0);
             let place = arena.place(100 - i as u64).unwrap();
-            assert_eq!((place.offset, place.len), (expected.len() as u64, n as u64));
+            assert_eq!(place.offset, expected.len() as u64);
+            assert_eq!(arena.files_at(place), [0]);
             expected.extend(std::iter::repeat_n(i as u8 + 1, n));
         }
         assert_eq!(read_all(&arena).unwrap(), expected);

@@ -34,8 +34,8 @@ const IDLE: Duration = Duration::from_secs(10);
 /// To be called when something is done.
 pub type Done = Box<dyn FnOnce() + Send>;
 
-/// To be called with a device's free and total bytes, if it is in use.
-pub type Measured = Box<dyn FnOnce(Option<(u64, u64)>) + Send>;
+/// To be called with a device's free bytes, if it is in use.
+pub type Measured = Box<dyn FnOnce(Option<u64>) + Send>;
 
 /// The result of a load: the IPC handle (none if there are no bytes), or the failure.
 pub type Outcome = Result<Option<[u8; 64]>, Failure>;
@@ -178,7 +178,7 @@ impl Worker {
             Order::Free(id, done) => self.free(id, done),
             Order::Measure(answer) => {
                 let context = self.session.as_ref().map(|s| &s.context);
-                answer(context.and_then(|c| c.memory().ok()));
+                answer(context.and_then(|c| c.free_bytes().ok()));
             }
             Order::Filled(chunk) => self.filled(chunk),
             Order::Copied(copied) => self.copied(copied),

@@ -351,13 +351,15 @@ fn place_in(a: &Allocation, key: Key) -> Option<Span> {
     a.target.arena.as_ref()?.place(key.ino)
 }
 
-/// The same, if their file has not changed since the arena was uploaded, and the caller may read the
+/// The same, if their files have not changed since the arena was uploaded, and the caller may read the
 /// whole arena.
 fn fresh_place(a: &Allocation, want: &Want<'_>) -> Option<Span> {
     let place = place_in(a, want.key)?;
-    let [now] = want.states else { return None };
-    let fresh = on_device(a, want) && a.states.get(place.file()) == Some(now);
-    (fresh && may_show(a, want)).then_some(place)
+    let files = a.target.arena.as_ref()?.files_at(place).iter();
+    let unchanged = files
+        .map(|&file| a.states.get(file as usize))
+        .eq(want.states.iter().map(Some));
+    (on_device(a, want) && unchanged && may_show(a, want)).then_some(place)
 }
 
 /// Whether the caller may map the memory: a part of an arena comes with a handle to all of it.

@@ -46,8 +46,26 @@ fn ls_json_is_index_json_with_names() {
         .collect();
     let got = ls(&dir, &["--json"]).ok().json();
     assert_eq!(got, json!(want));
-    let keys: Vec<&String> = got[0].as_object().unwrap().keys().collect();
-    assert_eq!(keys, ["name", "dtype", "shape", "nbytes", "origin", "path"]);
+    let all = [
+        "name", "dtype", "shape", "nbytes", "origin", "path", "file", "offset",
+    ];
+    for entry in got.as_array().unwrap() {
+        let keys: Vec<&String> = entry.as_object().unwrap().keys().collect();
+        let name = entry["name"].as_str().unwrap();
+        if entry["origin"] != "stored" {
+            assert_eq!(keys, all[..6], "{name}");
+            continue;
+        }
+        assert_eq!(keys, all, "{name}");
+        // Where `meta.json` has it, and where the bytes are.
+        let meta = m.json(&format!("tensors/{name}/meta.json"));
+        assert_eq!(entry["file"], meta["origin"]["file"], "{name}");
+        assert_eq!(entry["offset"], meta["origin"]["offset"], "{name}");
+        let shard = std::fs::read(dir.path().join(entry["file"].as_str().unwrap())).unwrap();
+        let raw = m.read(&format!("tensors/{name}/raw"));
+        let at = entry["offset"].as_u64().unwrap() as usize;
+        assert!(shard[at..at + raw.len()] == raw, "{name}");
+    }
 }
 
 #[test]

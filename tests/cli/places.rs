@@ -224,3 +224,17 @@ fn a_mountpoint_stands_for_the_model_mounted_there() {
     // A directory in a mount is only a directory.
     stfs([Path::new("ls"), &mounted.join("tensors")]).fails(&["holds no model"]);
 }
+
+/// Each request thread needs a descriptor of its own.
+#[test]
+fn without_descriptors_for_the_threads_mounting_fails_and_leaves_nothing() {
+    let model = small_model();
+    let tmp = tempfile::tempdir().unwrap();
+    let mountpoint = tmp.path().join("m");
+    let script = "ulimit -n 24 && exec \"$0\" \"$@\"";
+    let mut limited = Command::new("timeout");
+    limited.args(["-k", "5", "60", "sh", "-c", script, BIN, "mount", "-f"]);
+    let ran = limited.args([model.path(), &mountpoint]).output().unwrap();
+    Ran::of(ran).fails(&["request threads: Too many open files", "ulimit -n"]);
+    assert!(!mountpoint.exists(), "neither a mount nor its directory");
+}

@@ -5,23 +5,28 @@ use std::time::Duration;
 
 use stfs::gpu::{ALIGNMENT, Arena, Config, GRANULE, Member, Target};
 use stfs::ioctl::{self, GpuIo};
-use stfs::view::read_all;
+use stfs::view::{Concat, read_all};
 
 use crate::support::*;
 
-/// The tensors of a model in two files, and the arena of all.
+/// The tensors of a model, each in a file of its own, and the arena of all.
 fn model(fixture: &Fixture) -> (Vec<Target>, Target) {
     let tensors: Vec<Target> = [1usize, 70_000, 0, 1_000_000, 255]
         .iter()
         .enumerate()
         .map(|(i, &len)| fixture.target(10 + i as u64, len))
         .collect();
+    let whole = arena(&tensors);
+    (tensors, whole)
+}
+
+fn arena(tensors: &[Target]) -> Target {
     let arena = Arena::new(tensors.iter().map(|t| Member {
         ino: t.key.ino,
         view: t.view.clone(),
-        file: t.sources.files()[0].clone(),
+        files: t.sources.files().to_vec(),
     }));
-    (tensors, Target::model(1, &Arc::new(arena)))
+    Target::model(1, &Arc::new(arena))
 }
 
 #[test]
@@ -99,6 +104,32 @@ fn after_a_file_changed_its_tensors_are_no_longer_found_in_the_arena() {
         assert_eq!((errno, io.state), (0, ioctl::RESIDENT));
         assert_eq!(fixture.query(&tensors[1], 6).1.alloc_id, io.alloc_id);
         assert_eq!(outstanding(&ledger())["device"], 2);
+    });
+}
+
+#[test]
+fn a_tensor_of_several_files_is_found_in_the_arena_until_one_of_them_changes() {
+    with_double!([], {
+        let fixture = Fixture::small();
+        let (mut tensors, _) = model(&fixture);
+        // A view whose bytes come from two files that the tensors before it do not use.
+        let files = [("p", 300), ("q", 700)].map(|(name, len)| fixture.file(name, len, 1));
+        let parts = files.iter().map(whole).collect();
+        tensors.push(target(20, Arc::new(Concat::new(parts, 1)), &files));
+        let all = arena(&tensors);
+        assert_eq!(all.sources.files().len(), tensors.len() + 1);
+        fixture.call(ioctl::UPLOAD, request(), &all, directory());
+        let (errno, io) = fixture.query(&tensors[5], 5);
+        assert_eq!((errno, io.state), (0, ioctl::RESIDENT));
+        assert!(seen_by_another_process(&io) == read_all(&*tensors[5].view).unwrap());
+        // The last file alone.
+        std::fs::write(files[1].location().path().unwrap(), noise(700, 2)).unwrap();
+        assert_eq!(fixture.query(&tensors[5], 5).1.state, ioctl::ABSENT);
+        assert_eq!(fixture.query(&tensors[3], 5).1.state, ioctl::RESIDENT);
+        // An arena of its new content is another generation.
+        let (errno, new) = fixture.call(ioctl::UPLOAD, request(), &all, directory());
+        assert_eq!((errno, new.state), (0, ioctl::RESIDENT));
+        assert_eq!(fixture.query(&tensors[5], 5).1.alloc_id, new.alloc_id);
     });
 }
 

@@ -42,7 +42,7 @@ fn engine() -> (Fixture, [Target; 2], Target) {
     let arena = Arena::new(tensors.iter().map(|t| Member {
         ino: t.key.ino,
         view: t.view.clone(),
-        file: t.sources.files()[0].clone(),
+        files: t.sources.files().to_vec(),
     }));
     let whole = Target::model(100, &Arc::new(arena));
     (fixture, tensors, whole)

@@ -33,8 +33,10 @@ fn five_thousand_tensors_are_listed_once_each_in_natural_order() {
     assert_eq!(keys, names.iter().collect::<Vec<_>>());
     assert_eq!(m.json("model.json")["tensors"], 5000);
     for (name, entry) in index.as_object().unwrap().iter().step_by(777) {
+        let path = format!("tensors/{name}");
+        let offset = &m.json(&format!("{path}/meta.json"))["origin"]["offset"];
         let want = json!({"dtype": "BF16", "shape": [2], "nbytes": 4, "origin": "stored",
-            "path": format!("tensors/{name}")});
+            "path": path, "file": "model.safetensors", "offset": offset});
         assert_eq!(*entry, want);
     }
 }

@@ -158,6 +158,7 @@ def model_and_index_json(tmp):
     write(tmp / "model-2.safetensors", two, {"both": "two", "more": "ünï"})
     index(tmp, {"model-1.safetensors": one, "model-2.safetensors": two})
     everything = one | two
+    places = {n: (f, at[2]) for f in ("model-1.safetensors", "model-2.safetensors") for n, at in parse(tmp / f).items()}
     with mounted(tmp) as mnt:
         found = json.loads(read(mnt / "model.json"))
         same(found.pop("metadata"), {"format": "pt", "both": "one", "more": "ünï"}, "metadata")
@@ -178,6 +179,7 @@ def model_and_index_json(tmp):
         same(found, expected, "model.json")
         expected = {
             n: {"dtype": t.dtype, "shape": t.shape, "nbytes": len(t.data), "origin": "stored", "path": f"tensors/{n}"}
+            | dict(zip(("file", "offset"), places[n]))
             for n, t in everything.items()
         }
         same(json.loads(read(mnt / "index.json")), expected, "index.json")

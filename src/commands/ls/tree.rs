@@ -100,7 +100,8 @@ impl Module {
             let mut last = i;
             if let Ok(first) = name.parse::<u64>() {
                 while let Some((next, other)) = self.children.get(last + 1)
-                    && next.parse() == Ok(first + (last + 1 - i) as u64)
+                    && let Some(number) = first.checked_add((last + 1 - i) as u64)
+                    && next.parse() == Ok(number)
                     && other.likeness == module.likeness
                     && !module.children.is_empty()
                 {
@@ -183,5 +184,28 @@ impl Module {
             value["children"] = Value::Object(children);
         }
         value
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_fold_up_to_the_largest() {
+        let layer = || {
+            let mut layer = Module::default();
+            layer.insert("weight", 0);
+            layer
+        };
+        let numbers = [u64::MAX - 1, u64::MAX].map(|n| (n.to_string(), layer()));
+        let mut root = Module::default();
+        root.children.extend(numbers);
+        // One more than the largest: no number, and so not the next one.
+        root.children.push(("18446744073709551616".into(), layer()));
+        let folded = root.folded();
+        let labels: Vec<(&str, usize)> = folded.iter().map(|f| (&*f.0, f.1)).collect();
+        let run = "{18446744073709551614..18446744073709551615}";
+        assert_eq!(labels, [(run, 2), ("18446744073709551616", 1)]);
     }
 }

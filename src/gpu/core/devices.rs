@@ -84,10 +84,8 @@ impl Core {
             answer::device(&mut request, &slot.device, self.config.limit);
             let once = Once::new(request, reply);
             let measurable = once.clone();
-            let measured = move |memory: Option<(u64, u64)>| {
-                measurable.give(0, |device| {
-                    device.free = memory.map_or(0, |(free, _)| free);
-                });
+            let measured = move |free: Option<u64>| {
+                measurable.give(0, |device| device.free = free.unwrap_or(0));
             };
             match &slot.orders {
                 Some(orders) if orders.send(Order::Measure(Box::new(measured))).is_ok() => {

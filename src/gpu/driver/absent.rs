@@ -54,7 +54,7 @@ impl Context {
     }
 
     /// Never called.
-    pub fn memory(&self) -> CudaResult<(u64, u64)> {
+    pub fn free_bytes(&self) -> CudaResult<u64> {
         match self.0 {}
     }
 }

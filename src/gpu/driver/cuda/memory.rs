@@ -47,14 +47,14 @@ impl Context {
         })
     }
 
-    /// Free and total bytes of the device.
+    /// Free bytes of the device.
     ///
     /// # Errors
     /// The driver's.
-    pub fn memory(&self) -> CudaResult<(u64, u64)> {
+    pub fn free_bytes(&self) -> CudaResult<u64> {
         self.enter()?;
-        let (free, total) = call("cuMemGetInfo_v2", result::mem_get_info)?;
-        Ok((free as u64, total as u64))
+        let (free, _total) = call("cuMemGetInfo_v2", result::mem_get_info)?;
+        Ok(free as u64)
     }
 }
 
