@@ -75,10 +75,9 @@ impl Config {
             return None;
         }
         let keys = ["quantization_config", "compression_config"];
-        objects
-            .iter()
-            .flatten()
-            .flat_map(|object| keys.iter().filter_map(|key| Some((*key, object.get(key)?))))
+        configs
+            .places()
+            .flat_map(|place| keys.iter().filter_map(|key| Some((*key, place.get(key)?))))
             .find(|(key, value)| is_ours(key, value))
             .map(|(_, value)| Config::parse(value))
     }
