@@ -29,6 +29,7 @@ mod compressed_tensors;
 mod declared;
 mod e2m1;
 mod fp8;
+mod g_idx;
 mod gpt_oss;
 mod int8;
 mod listing;

@@ -4,13 +4,12 @@ use std::sync::Arc;
 
 use super::config::{Config, Stored};
 use super::geometry::{Geometry, GroupIndex, Packing};
-use super::groups::is_integer;
 use super::shapes::{Parts, Shape};
 use crate::catalog::TensorRef;
 use crate::dtype::Dtype;
+use crate::quant::g_idx::{check_inputs, is_integer};
 use crate::quant::listing::Listing;
 use crate::quant::module::{Module, Part};
-use crate::quant::parts::check_inputs;
 use crate::quant::{Component, Join, Layer, Outcome, Recognized, Recognizer, Target};
 use crate::reason::{Reason, reason};
 
