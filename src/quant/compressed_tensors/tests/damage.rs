@@ -174,6 +174,23 @@ fn an_order_out_of_range_is_data_not_header() {
     );
 }
 
+/// Without them every value could be wrong, so an optional part in a missing shard is not assumed not
+/// to exist.
+#[test]
+fn parts_in_a_missing_shard_are_missed() {
+    let partial = |absent: &str, config| TestModel::partial(&four_bits(&[]), absent, config);
+    for part in ["a.weight_zero_point", "a.weight_g_idx"] {
+        let reason = partial(part, json!(null)).reason("a.weight");
+        let want = format!("{part} is not in the available files; mount the whole model");
+        assert_eq!(reason, want);
+    }
+    let symmetric = int4(json!({"symmetric": true}));
+    let other = partial("a.weight_zero_point", symmetric);
+    assert_eq!(other.values("a.weight").len(), 8 * 64);
+    let other = partial("b.weight_g_idx", json!(null));
+    assert_eq!(other.values("a.weight").len(), 8 * 64);
+}
+
 #[test]
 fn damaged_small_floats_say_why() {
     let none = json!(null);
