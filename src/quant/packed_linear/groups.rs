@@ -51,17 +51,17 @@ pub(super) fn table(
     let mut scale_bytes = zeroed::<u8>(AT_ONCE.min(groups) * count * size)?;
     let mut zero_words = zeroed::<u32>(AT_ONCE.min(groups) * words.len())?;
     let (mut scale, mut zero) = (zeroed::<f32>(count)?, zeroed::<u8>(count)?);
+    let scale_columns = rows.start * size..rows.end * size;
+    let zero_columns = words.start * 4..words.end * 4;
+    scales.announce(0..groups, &scale_columns);
+    zeros.announce(0..groups, &zero_columns);
     for first in (0..groups).step_by(AT_ONCE) {
         let these = first..groups.min(first + AT_ONCE);
         let scale_bytes = &mut scale_bytes[..these.len() * count * size];
         let zero_words = &mut zero_words[..these.len() * words.len()];
-        scales.read(
-            these.clone(),
-            rows.start * size..rows.end * size,
-            scale_bytes,
-        )?;
-        let columns = words.start * 4..words.end * 4;
-        zeros.read(these.clone(), columns, bytemuck::cast_slice_mut(zero_words))?;
+        scales.read(these.clone(), scale_columns.clone(), scale_bytes)?;
+        let zero_bytes = bytemuck::cast_slice_mut(zero_words);
+        zeros.read(these.clone(), zero_columns.clone(), zero_bytes)?;
         let strips = scale_bytes.chunks_exact(count * size);
         for ((group, scales), zeros) in these
             .zip(strips)
