@@ -23,12 +23,13 @@ use crate::error::Result;
 use crate::reason::{Missing, Reason};
 use crate::view::SharedView;
 
-pub mod bits;
+mod bits;
 mod bitsandbytes;
-pub mod compressed_tensors;
+mod compressed_tensors;
 mod declared;
-pub mod e2m1;
+mod e2m1;
 mod fp8;
+mod g_idx;
 mod gpt_oss;
 mod int8;
 mod listing;

@@ -89,12 +89,17 @@ impl Configuration {
         }
     }
 
-    /// A key of the model's config, at its root or else in its `text_config`.
+    /// Where the model's config may have a key: its root, then its `text_config`.
+    pub fn places(&self) -> impl Iterator<Item = &Value> {
+        let root = self.config.as_ref();
+        let text = root.and_then(|root| root.get("text_config"));
+        root.into_iter().chain(text)
+    }
+
+    /// A key of the model's config, in the first place that has it and is not null.
     pub fn root_or_text(&self, key: &str) -> Option<&Value> {
-        let config = self.config.as_ref()?;
-        config
-            .get(key)
-            .or_else(|| config.get("text_config")?.get(key))
+        let mut values = self.places().filter_map(|place| place.get(key));
+        values.find(|value| !value.is_null())
     }
 }
 
@@ -108,9 +113,11 @@ fn read_json(store: &dyn Store, file: &str) -> Result<Option<Value>> {
         Ok(value) => Ok(Some(value)),
         // Python's json writes NaN and Infinity, which are not JSON. Some configs contain them, but
         // never in keys that matter here.
-        Err(e) => serde_json::from_str(&without_nan(&String::from_utf8_lossy(&bytes)))
+        Err(e) => std::str::from_utf8(&bytes)
+            .ok()
+            .and_then(|text| serde_json::from_str(&without_nan(text)).ok())
             .map(Some)
-            .map_err(|_| not_json(&store.location().join(file), &bytes, &e)),
+            .ok_or_else(|| not_json(&store.location().join(file), &bytes, &e)),
     }
 }
 
@@ -153,12 +160,13 @@ mod tests {
 
     #[test]
     fn keys_are_found_whatever_store_they_are_in() {
-        let config = br#"{"text_config": {"a": 1, "b": 2}, "a": 3}"#;
+        let config = br#"{"text_config": {"a": 1, "b": 2, "n": 4}, "a": 3, "n": null}"#;
         let store = MemoryStore::new(&[("config.json", config), ("quant_config.json", b"[NaN]")]);
         let configs = Configuration::beside(&*store);
         assert_eq!(configs.root_or_text("a"), Some(&3.into()));
         assert_eq!(configs.root_or_text("b"), Some(&2.into()));
         assert_eq!(configs.root_or_text("c"), None);
+        assert_eq!(configs.root_or_text("n"), Some(&4.into()));
         assert_eq!(configs.quant_config, Some(serde_json::json!([null])));
         assert!(configs.unused.is_empty() && configs.hf_quant_config.is_none());
         assert_eq!(*store.prefetched.lock().unwrap(), FILES);
@@ -172,6 +180,16 @@ mod tests {
             v,
             serde_json::json!({"a": null, "b\"NaN": [null, "NaN Infinity"]})
         );
+    }
+
+    /// As in Python, whose readers refuse such a file.
+    #[test]
+    fn text_that_is_not_utf_8_is_not_read() {
+        for config in [&b"{\"a\": \"\xff\"}"[..], b"{\"a\": \"\xff\", \"b\": NaN}"] {
+            let configs = Configuration::beside(&*MemoryStore::new(&[("config.json", config)]));
+            assert!(configs.config.is_none());
+            assert_eq!(configs.unused.len(), 1);
+        }
     }
 
     #[test]

@@ -17,6 +17,11 @@ use serde_json::Value;
 use super::compressed_tensors::config;
 use crate::catalog::Configuration;
 
+/// The most components and bytes of an entry that names modules which were not quantized. Longer
+/// ones, which no model has, are ignored: their lookups would take hours for a hostile path.
+const MOST_COMPONENTS: usize = 32;
+const MOST_BYTES: usize = 512;
+
 /// What a weight under its own name can be declared as.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
@@ -52,8 +57,6 @@ pub struct Fp8 {
     /// Modules that were not quantized, each including everything below it, wherever they occur in
     /// a path.
     skipped: HashSet<String>,
-    /// The largest number of components in one of them.
-    deepest: usize,
 }
 
 /// A ModelOpt config.
@@ -185,7 +188,9 @@ impl Fp8 {
         let entries = lists.iter().flat_map(|key| strings(object, key));
         // A star at either end adds nothing: everything below a module is included anyway.
         let skipped = entries.map(|entry| entry.trim_matches('*').trim_matches('.').to_string());
-        let skipped: HashSet<String> = skipped.filter(|entry| !entry.is_empty()).collect();
+        let usable = |entry: &String| {
+            (1..=MOST_BYTES).contains(&entry.len()) && entry.split('.').count() <= MOST_COMPONENTS
+        };
         let experts = object
             .get("expert_dtype")
             .or_else(|| configs.root_or_text("expert_dtype"));
@@ -193,18 +198,13 @@ impl Fp8 {
             method: method.to_string(),
             block: object.get("weight_block_size").and_then(block_size),
             fp4_experts: experts.and_then(Value::as_str) == Some("fp4"),
-            deepest: skipped
-                .iter()
-                .map(|s| s.split('.').count())
-                .max()
-                .unwrap_or(0),
-            skipped,
+            skipped: skipped.filter(usable).collect(),
         }
     }
 
     /// Whether an entry names the module `path` or one that contains it: its components are
-    /// consecutive components of the path. Each run of the path's components is looked up, because
-    /// the list of entries can be long.
+    /// consecutive components of the path. Each run of the path's components that could be an entry
+    /// is looked up, because the list of entries can be long.
     fn skips(&self, path: &str) -> bool {
         let starts = [0]
             .into_iter()
@@ -212,8 +212,10 @@ impl Fp8 {
         let mut rests = starts.map(|i| &path[i..]);
         rests.any(|rest| {
             let ends = rest.match_indices('.').map(|(i, _)| i).chain([rest.len()]);
-            let mut runs = ends.take(self.deepest).map(|end| &rest[..end]);
-            runs.any(|run| self.skipped.contains(run))
+            let mut ends = ends
+                .take(MOST_COMPONENTS)
+                .take_while(|&end| end <= MOST_BYTES);
+            ends.any(|end| self.skipped.contains(&rest[..end]))
         })
     }
 }

@@ -50,7 +50,8 @@ struct GptOssRecognizer<'a>(&'a Listing<'a>);
 impl Recognizer for GptOssRecognizer<'_> {
     fn recognize(&self, index: u32, tensor: TensorRef<'_>) -> Option<Recognized> {
         let name = parameter(tensor)?;
-        let scales = Module::at(self.0, name, "_").part("scales");
+        let module = Module::at(self.0, name, "_");
+        let scales = module.part("scales");
         // Bytes of that name without scales and without the blocks' four dimensions are something
         // else.
         if scales.is_none() && tensor.shape.len() != 4 {
@@ -58,7 +59,7 @@ impl Recognizer for GptOssRecognizer<'_> {
         }
         let layer = match scales {
             Some(scales) => layer(name, tensor, scales.tensor),
-            None => Err(reason!("{name}_scales is missing")),
+            None => Err(reason!("{name}_scales is missing{}", module.elsewhere())),
         };
         Some(Recognized {
             method: "mxfp4",

@@ -87,12 +87,14 @@ impl Int8Recognizer<'_> {
             weight_component(index),
             scale_component("weight_scale", scales.index, &grid),
         ];
-        match zeros {
-            Some(zeros) => {
+        match (zeros, self.0.declared().symmetric(module.path(), matrix)) {
+            (Some(zeros), _) => {
                 check_zeros(zeros.tensor, scales.tensor)?;
                 components.push(scale_component("weight_zero_point", zeros.index, &grid));
             }
-            None if self.0.declared().symmetric(module.path(), matrix) == Some(false) => {
+            (None, None) => module.check_has_no("weight_zero_point")?,
+            (None, Some(true)) => {}
+            (None, Some(false)) => {
                 return Err(reason!(
                     "{} declares it asymmetric, but its zero point '{}' is missing{}",
                     self.0.declared().source(),
@@ -100,7 +102,6 @@ impl Int8Recognizer<'_> {
                     module.elsewhere()
                 ));
             }
-            None => {}
         }
         Ok(Layer {
             bits: 8,

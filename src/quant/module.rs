@@ -5,6 +5,7 @@ use std::ops::Deref;
 
 use super::listing::Listing;
 use crate::catalog::TensorRef;
+use crate::reason::{Reason, reason};
 
 /// A stored tensor and its index in the catalog.
 #[derive(Clone, Copy)]
@@ -70,6 +71,20 @@ impl<'a> Module<'a> {
         let index = self.listing.find(&self.name(last))?;
         let tensor = self.listing.get(index);
         Some(Part { index, tensor })
+    }
+
+    /// Checks that an optional part that was not found does not exist at all.
+    ///
+    /// # Errors
+    /// An index lists it in a shard that is missing: without it, the values would be wrong.
+    pub fn check_has_no(&self, last: &str) -> Result<(), Reason> {
+        let name = self.name(last);
+        match self.listing.is_absent(&name) {
+            true => Err(reason!(
+                "{name} is not in the available files; mount the whole model"
+            )),
+            false => Ok(()),
+        }
     }
 
     /// The indexes of its tensors with these last components, if they exist.

@@ -47,24 +47,6 @@ pub fn scale_component(suffix: &'static str, tensor: u32, grid: &ScaleGrid) -> C
     }
 }
 
-/// The most inputs of a layer whose order is read whole. The indices then take at most 512 MiB. A
-/// sparse file can claim any number at no cost, and the allocation would not fail, because the
-/// kernel overcommits memory.
-pub const MOST_INPUTS: u64 = 1 << 26;
-
-/// Checks that an order (`g_idx`) of this many inputs may be read.
-///
-/// # Errors
-/// The reason, with both numbers.
-pub fn check_inputs(name: &str, inputs: u64) -> Result<(), Reason> {
-    match inputs <= MOST_INPUTS {
-        true => Ok(()),
-        false => Err(reason!(
-            "{name} is for {inputs} inputs, at most {MOST_INPUTS} are read"
-        )),
-    }
-}
-
 /// The shape and number of the values in bytes of that shape, which hold two values each.
 ///
 /// # Errors

@@ -14,8 +14,8 @@ use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
 
+use super::g_idx::MOST_INPUTS;
 use super::listing::{Listing, Overlay};
-use super::parts::MOST_INPUTS;
 use super::{DeferredShape, Kernel, Layer, Outcome, Recognized, Target};
 use crate::catalog::{Catalog, TensorRef};
 use crate::dtype::{Dtype, numel};

@@ -84,6 +84,26 @@ impl TestModel {
         )
     }
 
+    /// The same as one shard, with an index that lists `absent` in another, which is missing.
+    pub(crate) fn partial(tensors: &[Stored], absent: &str, config: Value) -> TestModel {
+        let model = TestModel::safetensors(tensors, config);
+        let shard = |number| format!("model-0000{number}-of-00002.safetensors");
+        let here = tensors.iter().map(|t| (&*t.name, shard(1)));
+        let map = here.chain([(absent, shard(2))]);
+        let map: Map<String, Value> = map.map(|(name, file)| (name.into(), json!(file))).collect();
+        let index = json!({"metadata": {}, "weight_map": map}).to_string();
+        let dir = model._dir.path();
+        std::fs::rename(dir.join("model.safetensors"), dir.join(shard(1))).unwrap();
+        std::fs::write(dir.join("model.safetensors.index.json"), index).unwrap();
+        let options = OpenOptions {
+            allow_missing: true,
+        };
+        TestModel {
+            catalog: Catalog::open(dir, options).unwrap(),
+            ..model
+        }
+    }
+
     /// `model_weights.bin` and `.json`: tensors with the `bits` of their entries, the manifest's
     /// `config`, and a `config.json`, unless null.
     pub(crate) fn manifest(

@@ -41,7 +41,8 @@ impl<S: FloatSource> View for Floats<S> {
     }
 
     fn grain(&self) -> u64 {
-        self.0.grain() * 4
+        // A view without values may have rows of any length.
+        self.0.grain().saturating_mul(4)
     }
 }
 

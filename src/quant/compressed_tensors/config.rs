@@ -19,22 +19,14 @@ pub struct Config {
     targets: Targets,
     ignore: Targets,
     effort: Effort,
-    /// The last answer, cached because formats ask for the same module several times in a row.
-    last: RefCell<Option<(String, bool, Membership)>>,
-}
-
-/// How the targets classify a module.
-#[derive(Clone, Copy)]
-struct Membership {
-    ignored: bool,
-    group: Option<usize>,
+    /// The last answer of [`Config::group`], cached because formats ask for the same module several
+    /// times in a row.
+    last: RefCell<Option<(String, bool, Option<usize>)>>,
 }
 
 /// One entry of `config_groups`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Group {
-    /// Its key, such as `group_0`.
-    pub name: String,
     /// Its own format name, if it has one (as in `mixed-precision` models).
     pub format: Option<String>,
     /// How its weights are quantized, as far as it states; `None` if they are not.
@@ -50,35 +42,17 @@ pub struct Weights {
     pub float: Option<bool>,
     /// Whether it has no zero points.
     pub symmetric: Option<bool>,
-    /// What shares a scale.
-    pub strategy: Option<Strategy>,
     /// Values of a row that share a scale (strategies `group` and `tensor_group`).
     pub group_size: Option<u64>,
     /// Rows and columns of a block (strategy `block`).
     pub block_structure: Option<[u64; 2]>,
 }
 
-/// What shares one scale.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Strategy {
-    /// The whole tensor.
-    Tensor,
-    /// A row.
-    Channel,
-    /// A run of a row.
-    Group,
-    /// A rectangle.
-    Block,
-    /// A run of a row, scaled again by one number for the tensor (nvfp4).
-    TensorGroup,
-}
-
 /// What the config declares about one module.
 #[derive(Debug, Clone, Copy)]
 pub struct Scheme<'a> {
-    /// Whether `ignore` names it. If so, it is not quantized, whatever group it is in.
-    pub ignored: bool,
-    /// The group whose target fits best; `None` if no target fits, or it is ignored.
+    /// The group whose target fits best. `None` if no target fits, or `ignore` names the module: then
+    /// it is not quantized, whatever group it is in.
     pub group: Option<&'a Group>,
     /// The format of its tensors: the group's own, else the model's. `None` if the config leaves it
     /// open.
@@ -100,13 +74,10 @@ impl Config {
         if configs.manifest.is_some() {
             return None;
         }
-        let root = configs.config.as_ref()?;
-        let objects = [Some(root), root.get("text_config")];
         let keys = ["quantization_config", "compression_config"];
-        objects
-            .iter()
-            .flatten()
-            .flat_map(|object| keys.iter().filter_map(|key| Some((*key, object.get(key)?))))
+        configs
+            .places()
+            .flat_map(|place| keys.iter().filter_map(|key| Some((*key, place.get(key)?))))
             .find(|(key, value)| is_ours(key, value))
             .map(|(_, value)| Config::parse(value))
     }
@@ -126,7 +97,7 @@ impl Config {
             last: RefCell::default(),
         };
         let groups = quantization.get("config_groups").and_then(Value::as_object);
-        for (name, group) in groups.into_iter().flatten() {
+        for group in groups.into_iter().flat_map(|groups| groups.values()) {
             let index = config.groups.len();
             // A list of targets means the preset of that name. Its bits and groups are then derived
             // from the tensors.
@@ -135,7 +106,6 @@ impl Config {
                 config.targets.add(target, index, &config.effort);
             }
             config.groups.push(Group {
-                name: name.clone(),
                 format: string(group, "format"),
                 weights: group.get("weights").and_then(Weights::parse),
             });
@@ -153,35 +123,33 @@ impl Config {
     /// whether its weight has two dimensions, because class names such as `Linear` are assumed to
     /// mean matrices.
     pub fn scheme(&self, path: &str, matrix: bool) -> Scheme<'_> {
-        let Membership { ignored, group } = self.membership(path, matrix);
+        let group = self.group(path, matrix);
         let group = group.and_then(|index| self.groups.get(index));
         let own = group.and_then(|g| g.format.as_deref());
         let format = own.or(self.format.as_deref());
         Scheme {
-            ignored,
             group,
             format: format.filter(|f| *f != "mixed-precision"),
         }
     }
 
-    fn membership(&self, path: &str, matrix: bool) -> Membership {
+    fn group(&self, path: &str, matrix: bool) -> Option<usize> {
         let mut last = self.last.borrow_mut();
-        if let Some((of, m, membership)) = &*last
+        if let Some((of, m, group)) = &*last
             && of == path
             && *m == matrix
         {
-            return *membership;
+            return *group;
         }
         let ignored = self.ignore.find(path, &self.effort).is_some()
             || matrix && self.ignore.classes.find(path, false).is_some();
-        let group = || {
+        let named = || {
             let named = self.targets.find(path, &self.effort);
             named.or_else(|| self.targets.classes.find(path, true).filter(|_| matrix))
         };
-        let group = if ignored { None } else { group() };
-        let membership = Membership { ignored, group };
-        *last = Some((path.to_string(), matrix, membership));
-        membership
+        let group = if ignored { None } else { named() };
+        *last = Some((path.to_string(), matrix, group));
+        group
     }
 
     /// Remarks about its expressions: which are not used, and why.
@@ -222,21 +190,6 @@ impl Weights {
     pub(super) fn parse(value: &Value) -> Option<Weights> {
         let object = value.as_object()?;
         let text = |key: &str| Some(object.get(key)?.as_str()?.to_ascii_lowercase());
-        let group_size = object.get("group_size").and_then(Value::as_i64);
-        // If it is absent, it is derived like in the library: -1 means a whole row.
-        let strategy = match text("strategy").as_deref() {
-            Some("tensor") => Some(Strategy::Tensor),
-            Some("channel") => Some(Strategy::Channel),
-            Some("group") => Some(Strategy::Group),
-            Some("block") => Some(Strategy::Block),
-            Some("tensor_group") => Some(Strategy::TensorGroup),
-            Some(_) => None,
-            None => match group_size {
-                None => Some(Strategy::Tensor),
-                Some(-1) => Some(Strategy::Channel),
-                Some(g) => (g > 0).then_some(Strategy::Group),
-            },
-        };
         Some(Weights {
             bits: object
                 .get("num_bits")
@@ -244,9 +197,10 @@ impl Weights {
                 .and_then(|bits| u32::try_from(bits).ok()),
             float: text("type").map(|t| t == "float"),
             symmetric: object.get("symmetric").and_then(Value::as_bool),
-            strategy,
-            group_size: group_size
-                .and_then(|g| u64::try_from(g).ok())
+            // Negative ones mean a whole row.
+            group_size: object
+                .get("group_size")
+                .and_then(Value::as_u64)
                 .filter(|&g| g > 0),
             block_structure: object.get("block_structure").and_then(block_structure),
         })

@@ -63,10 +63,11 @@ impl Head {
                 "the config gives {bits} bits; packed integers have 1 to 8"
             ));
         }
+        let elsewhere = anchor.module.elsewhere();
         let need = |suffix: &str| {
             anchor
                 .sibling(suffix)
-                .ok_or_else(|| reason!("{suffix} is missing"))
+                .ok_or_else(|| reason!("{suffix} is missing{elsewhere}"))
         };
         let scale = need(SCALE)?;
         let (scale_dtype, granularity) = check_scale(scale, n)?;
@@ -75,10 +76,14 @@ impl Head {
         let zeros = anchor.sibling(ZERO);
         let symmetric = weights.and_then(|w| w.symmetric);
         let zeros = match (symmetric, zeros) {
-            (Some(true), _) | (None, None) => None,
+            (Some(true), _) => None,
+            (None, None) => {
+                anchor.module.check_has_no(ZERO)?;
+                None
+            }
             (Some(false), None) => {
                 return Err(reason!(
-                    "{ZERO} is missing, but the config has symmetric: false"
+                    "{ZERO} is missing, but the config has symmetric: false{elsewhere}"
                 ));
             }
             (_, Some(zeros)) => Some(check_zeros(zeros, scale, granularity)?),
@@ -94,7 +99,10 @@ impl Head {
                     order.tensor.shape
                 ));
             }
-            None => None,
+            None => {
+                anchor.module.check_has_no(ORDER)?;
+                None
+            }
         };
         Ok(Head {
             packed: anchor.index,

@@ -21,7 +21,7 @@ use super::rows::{Rows, Shape};
 use super::scales::{Order, Scales, Zeros, read_order};
 use crate::dtype::Dtype;
 use crate::error::Result;
-use crate::quant::parts::check_inputs;
+use crate::quant::g_idx::check_inputs;
 use crate::quant::read::part;
 use crate::quant::{Component, DeferredShape, Join, Kernel, Layer, Outcome, Recognized};
 use crate::reason::{Reason, reason};
@@ -294,9 +294,9 @@ impl Kernel for Packed {
         if self.order.is_none() {
             return Vec::new();
         }
-        let (count, columns) = (self.shape.row_scales.max(1), self.shape.columns);
+        let count = self.shape.row_scales.max(1);
         let order = self.order_part(parts);
-        match order.and_then(|view| read_order(&**view, count, columns)) {
+        match order.and_then(|view| read_order(&**view, count)) {
             Ok(Ok(_)) => Vec::new(),
             Ok(Err(problem)) => vec![format!("{ORDER}: {problem}")],
             Err(e) => vec![e.to_string()],

@@ -58,7 +58,7 @@ impl FloatSource for Rows {
 
     fn fill(&self, first: u64, out: &mut [f32]) -> Result<()> {
         let order = match &self.order {
-            Some(order) => order.groups(self.shape.row_scales.max(1), self.shape.columns)?,
+            Some(order) => order.groups(self.shape.row_scales.max(1))?,
             None => None,
         };
         let mut done = 0;

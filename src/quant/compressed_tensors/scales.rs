@@ -7,7 +7,8 @@ use super::rows::{Shape, Span};
 use crate::dtype::Dtype;
 use crate::dtype::decode::{F8_E4M3, decode as widen};
 use crate::error::{Error, Result};
-use crate::reason::{Reason, reason};
+use crate::quant::g_idx::{integers, out_of_range};
+use crate::reason::Reason;
 use crate::view::{Scratch, SharedView, View, read_all};
 
 /// The source of scales.
@@ -178,9 +179,9 @@ impl Order {
     ///
     /// # Errors
     /// It cannot be read, or names a group that does not exist.
-    pub fn groups(&self, count: u64, columns: u64) -> Result<Option<&[u32]>> {
+    pub fn groups(&self, count: u64) -> Result<Option<&[u32]>> {
         if self.groups.get().is_none() {
-            let groups = read_order(&*self.view, count, columns)?;
+            let groups = read_order(&*self.view, count)?;
             let groups = groups.map_err(|problem| Error::data(&*self.name, problem))?;
             let _ = self.groups.set(groups);
         }
@@ -196,23 +197,15 @@ impl Order {
 pub(super) fn read_order(
     view: &dyn View,
     count: u64,
-    columns: u64,
 ) -> Result<std::result::Result<Option<Box<[u32]>>, Reason>> {
     let bytes = read_all(view)?;
-    let words = bytes.as_chunks().0;
-    let groups: Vec<i32> = words.iter().map(|b| i32::from_le_bytes(*b)).collect();
+    let groups = || integers(Dtype::I32, &bytes);
     // The library writes -1 if nothing was reordered.
-    if groups.contains(&-1) {
+    if groups().any(|group| group == -1) {
         return Ok(Ok(None));
     }
-    let out_of_range = |g: &i32| u64::try_from(*g).map_or(true, |g| g >= count);
-    let bad = groups.iter().filter(|g| out_of_range(g)).count();
-    Ok(match groups.iter().position(out_of_range) {
-        Some(at) => Err(reason!(
-            "column {at} names group {}, but the groups are 0 to {} ({bad} of {columns} columns are out of range)",
-            groups[at],
-            count - 1
-        )),
-        None => Ok(Some(groups.iter().map(|&g| g as u32).collect())),
+    Ok(match out_of_range(groups(), count) {
+        Some(problem) => Err(problem),
+        None => Ok(Some(groups().map(|group| group as u32).collect())),
     })
 }

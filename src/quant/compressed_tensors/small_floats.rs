@@ -44,9 +44,10 @@ fn read(anchor: &Anchor) -> std::result::Result<Layer, Reason> {
             anchor.tensor.shape
         ));
     };
+    let elsewhere = anchor.module.elsewhere();
     let scale = anchor
         .sibling("weight_scale")
-        .ok_or("weight_scale is missing")?;
+        .ok_or_else(|| reason!("weight_scale is missing{elsewhere}"))?;
     let &[scale_rows, groups] = scale.tensor.shape else {
         return Err(reason!(
             "weight_scale has shape {:?}, needs two dimensions, [{rows}, groups]",
@@ -62,7 +63,7 @@ fn read(anchor: &Anchor) -> std::result::Result<Layer, Reason> {
     match (scale.tensor.dtype.known(), global) {
         (Some(Dtype::F8_E4M3), Some(global)) => nvfp4(anchor, [rows, width], scale, groups, global),
         (Some(Dtype::F8_E4M3), None) => Err(reason!(
-            "{GLOBAL} is missing; the F8_E4M3 weight_scale alone is not enough"
+            "{GLOBAL} is missing; the F8_E4M3 weight_scale alone is not enough{elsewhere}"
         )),
         (Some(Dtype::U8 | Dtype::F8_E8M0), None) => mx(anchor, [rows, width], scale, groups),
         (Some(Dtype::U8 | Dtype::F8_E8M0), Some(_)) => Err(reason!(

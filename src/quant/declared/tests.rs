@@ -34,6 +34,18 @@ fn fp8_lists_name_modules_and_all_beneath_them() {
     }
 }
 
+/// A file of a few hundred kilobytes must not hang the mount.
+#[test]
+fn a_hostile_path_is_looked_up_quickly() {
+    let d = config(json!({"quant_method": "fp8",
+        "ignored_layers": ["a.".repeat(10_000) + "b", "c.".repeat(300) + "c", "e.f"]}));
+    let start = std::time::Instant::now();
+    let path = "a.".repeat(50_000) + "c";
+    assert_eq!(d.kind(&path, true), Some(Kind::Fp8));
+    assert_eq!(d.kind(&(path + ".e.f.g"), true), None);
+    assert!(start.elapsed().as_secs() < 5);
+}
+
 #[test]
 fn fp4_experts_stand_in_either_place() {
     assert!(config(json!({"quant_method": "fp8", "expert_dtype": "fp4"})).has_fp4_experts());

@@ -22,7 +22,8 @@ const TILE_BYTES: u64 = 4 << 20;
 /// Block rows that are read at a time. Transposed, they fill whole cache lines.
 const CHUNK_ROWS: usize = 64;
 /// Block rows of up to this many groups are read whole, even if a tile needs only some of the
-/// groups: one long read is faster than many short ones. A chunk takes at most 1 MiB.
+/// groups: one long read is faster than many short ones. Such a chunk takes at most 1 MiB, and any
+/// other at most [`TILE_BYTES`].
 const WHOLE_ROWS: u64 = 1024;
 
 /// The geometry of one parameter.
@@ -176,8 +177,9 @@ impl Transposed {
         let skip = (tile.group - span.start) as usize;
         let unit = GROUP_BYTES as usize;
         let mut codes = Codes::new(rows, groups)?;
-        let mut blocks = zeroed::<u8>(pitch * unit * CHUNK_ROWS)?;
-        let mut scales = zeroed::<u8>(pitch * CHUNK_ROWS)?;
+        let most = pitch * rows.min(CHUNK_ROWS);
+        let mut blocks = zeroed::<u8>(most * unit)?;
+        let mut scales = zeroed::<u8>(most)?;
         for start in (0..rows).step_by(CHUNK_ROWS) {
             let count = pitch * (rows - start).min(CHUNK_ROWS);
             let first = tile.expert * self.experts.n + tile.row + start as u64;

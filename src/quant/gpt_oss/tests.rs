@@ -116,6 +116,12 @@ fn damage_is_a_reason() {
     };
     let good = || tensors(&[2, 6, 3, 16], &[2, 6, 3], 0);
     refused(&good()[..1], &["_scales is missing"]);
+    let partial = TestModel::partial(&good()[..1], &format!("{X}_scales"), Value::Null);
+    assert!(
+        partial
+            .reason(X)
+            .contains("some shards of the model are missing")
+    );
     let mut wide = good();
     wide[1].dtype = Dtype::I8;
     refused(&wide, &["I8"]);

@@ -128,6 +128,19 @@ fn damage_has_a_reason() {
 }
 
 #[test]
+fn zero_points_in_a_missing_shard_are_missed() {
+    let tensors = [weight(&[4, 4]), scale(Dtype::F32, &[4])];
+    let partial = |config| TestModel::partial(&tensors, "m.weight_zero_point", config);
+    let reason = partial(Value::Null).reason("m.weight");
+    assert!(
+        reason.contains("m.weight_zero_point is not in the available files"),
+        "{reason}"
+    );
+    let symmetric = partial(declared(json!(true)));
+    assert_eq!(symmetric.values("m.weight").len(), 16);
+}
+
+#[test]
 fn zero_points_fuse_with_their_scales() {
     let part = |name: &str, n: u64, asymmetric: bool| {
         let rename = |mut t: Stored| {

@@ -130,15 +130,11 @@ impl<'a> Declaration<'a> {
     /// The declaration in `config.json`: `quantization`, or its copy `quantization_config` if that
     /// is not another method's; at the root, then in `text_config`.
     pub(super) fn find(configs: &'a Configuration) -> Option<Self> {
-        let root = configs.config.as_ref()?;
-        let object = [Some(root), root.get("text_config")]
-            .into_iter()
-            .flatten()
-            .find_map(|place| {
-                let named = |key: &str| place.get(key).and_then(Value::as_object);
-                named("quantization")
-                    .or_else(|| named("quantization_config").filter(|o| is_mlx_copy(o)))
-            })?;
+        let object = configs.places().find_map(|place| {
+            let named = |key: &str| place.get(key).and_then(Value::as_object);
+            named("quantization")
+                .or_else(|| named("quantization_config").filter(|o| is_mlx_copy(o)))
+        })?;
         let overrides = object.iter().filter(|(_, v)| is_override(v));
         let mut text_paths = HashMap::new();
         for (path, said) in overrides {

@@ -92,7 +92,10 @@ impl Triple<'_> {
 
     /// Whether the scales are floats (and then the biases, too), and the scales.
     fn dtypes(&self) -> Result<(bool, Part<'_>), Reason> {
-        let missing = |what: &str| reason!("{} is missing", self.module.name(what));
+        let missing = |what: &str| {
+            let elsewhere = self.module.elsewhere();
+            reason!("{} is missing{elsewhere}", self.module.name(what))
+        };
         let scales = self.scales.ok_or_else(|| missing("scales"))?;
         let dtype = &scales.dtype;
         match (is_float(scales), self.biases) {

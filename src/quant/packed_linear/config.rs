@@ -103,18 +103,14 @@ fn places(configs: &Configuration) -> Vec<&Value> {
     if configs.manifest.is_some() {
         return Vec::new();
     }
-    let key = "quantization_config";
-    let config = configs.config.as_ref();
-    [
-        config.and_then(|c| c.get(key)),
-        config.and_then(|c| c.get("text_config")?.get(key)),
-        configs.quantize_config.as_ref(),
-        configs.quant_config.as_ref(),
-        configs.quantization_config.as_ref(),
-    ]
-    .into_iter()
-    .flatten()
-    .collect()
+    let in_config = configs.places();
+    let in_config = in_config.filter_map(|place| place.get("quantization_config"));
+    let files = [
+        &configs.quantize_config,
+        &configs.quant_config,
+        &configs.quantization_config,
+    ];
+    in_config.chain(files.into_iter().flatten()).collect()
 }
 
 /// The value in the first place that has one under any of the keys.

@@ -4,9 +4,9 @@ use std::ops::Range;
 
 use super::geometry::{Geometry, GroupIndex};
 use super::strips::Matrix;
-use crate::dtype::Dtype;
 use crate::dtype::decode::decode;
 use crate::error::{Error, Result};
+use crate::quant::g_idx::{integers, out_of_range};
 use crate::quant::read::zeroed;
 use crate::view::{SharedView, read_all};
 
@@ -51,17 +51,17 @@ pub(super) fn table(
     let mut scale_bytes = zeroed::<u8>(AT_ONCE.min(groups) * count * size)?;
     let mut zero_words = zeroed::<u32>(AT_ONCE.min(groups) * words.len())?;
     let (mut scale, mut zero) = (zeroed::<f32>(count)?, zeroed::<u8>(count)?);
+    let scale_columns = rows.start * size..rows.end * size;
+    let zero_columns = words.start * 4..words.end * 4;
+    scales.announce(0..groups, &scale_columns);
+    zeros.announce(0..groups, &zero_columns);
     for first in (0..groups).step_by(AT_ONCE) {
         let these = first..groups.min(first + AT_ONCE);
         let scale_bytes = &mut scale_bytes[..these.len() * count * size];
         let zero_words = &mut zero_words[..these.len() * words.len()];
-        scales.read(
-            these.clone(),
-            rows.start * size..rows.end * size,
-            scale_bytes,
-        )?;
-        let columns = words.start * 4..words.end * 4;
-        zeros.read(these.clone(), columns, bytemuck::cast_slice_mut(zero_words))?;
+        scales.read(these.clone(), scale_columns.clone(), scale_bytes)?;
+        let zero_bytes = bytemuck::cast_slice_mut(zero_words);
+        zeros.read(these.clone(), zero_columns.clone(), zero_bytes)?;
         let strips = scale_bytes.chunks_exact(count * size);
         for ((group, scales), zeros) in these
             .zip(strips)
@@ -150,36 +150,6 @@ pub(super) fn problems(
     bytes: &SharedView,
 ) -> Result<Option<String>> {
     let bytes = read_all(bytes)?;
-    let groups = geometry.groups as i64;
-    let mut bad = integers(index.dtype, &bytes)
-        .enumerate()
-        .filter(|(_, value)| !(0..groups).contains(value));
-    let Some((k, value)) = bad.next() else {
-        return Ok(None);
-    };
-    let count = 1 + bad.count();
-    Ok(Some(format!(
-        "{}: {count} of {} group indices are out of range 0 to {}, the first is {value} for input {k}",
-        index.name,
-        geometry.k,
-        groups - 1
-    )))
-}
-
-/// Whether `g_idx` may have this dtype.
-pub(super) fn is_integer(dtype: Dtype) -> bool {
-    use Dtype::{I8, I16, I32, I64, U8, U16, U32, U64};
-    matches!(dtype, I8 | U8 | I16 | U16 | I32 | U32 | I64 | U64)
-}
-
-/// Decodes stored integers. A U64 beyond i64 becomes negative, which is out of range as well.
-fn integers(dtype: Dtype, bytes: &[u8]) -> impl Iterator<Item = i64> {
-    let width = dtype.bits() as usize / 8;
-    let signed = matches!(dtype, Dtype::I8 | Dtype::I16 | Dtype::I32 | Dtype::I64);
-    bytes.chunks_exact(width).map(move |bytes| {
-        let fill = signed && bytes.last().is_some_and(|b| b & 0x80 != 0);
-        let mut wide = [if fill { 0xff } else { 0 }; 8];
-        wide[..width].copy_from_slice(bytes);
-        i64::from_le_bytes(wide)
-    })
+    let problem = out_of_range(integers(index.dtype, &bytes), geometry.groups as u64);
+    Ok(problem.map(|problem| format!("{}: {problem}", index.name)))
 }

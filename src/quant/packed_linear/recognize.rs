@@ -4,13 +4,12 @@ use std::sync::Arc;
 
 use super::config::{Config, Stored};
 use super::geometry::{Geometry, GroupIndex, Packing};
-use super::groups::is_integer;
 use super::shapes::{Parts, Shape};
 use crate::catalog::TensorRef;
 use crate::dtype::Dtype;
+use crate::quant::g_idx::{check_inputs, is_integer};
 use crate::quant::listing::Listing;
 use crate::quant::module::{Module, Part};
-use crate::quant::parts::check_inputs;
 use crate::quant::{Component, Join, Layer, Outcome, Recognized, Recognizer, Target};
 use crate::reason::{Reason, reason};
 
@@ -18,6 +17,11 @@ use crate::reason::{Reason, reason};
 const WORDS: &str = "qweight";
 /// The anchor of GPTQ's `marlin` format, whose words are permuted for a GPU kernel.
 const MARLIN: &str = "B";
+
+/// The most groups of a layer that is decoded. The scales and zero points of a panel's outputs are
+/// kept in memory together, at this number at most 512 MiB. A sparse file can claim any number.
+/// (Published models have up to some thousand.)
+const MOST_GROUPS: u64 = 1 << 16;
 
 /// One model, with its configs read.
 pub(super) struct PackedLinearRecognizer<'a> {
@@ -193,6 +197,11 @@ impl<'a> PackedLinearRecognizer<'a> {
             k,
             groups,
         } = shape;
+        if groups > MOST_GROUPS {
+            return Err(reason!(
+                "it has {groups} groups, at most {MOST_GROUPS} are decoded"
+            ));
+        }
         let index = self.group_index(parts, shape, module)?;
         let group_size = self.group_size(shape, index.is_some())?;
         let scales = parts.scales.dtype.known().unwrap_or(Dtype::F32);

@@ -3,9 +3,9 @@
 
 use super::config::{Config, Stored};
 use super::geometry::Packing;
-use super::groups::is_integer;
 use super::{awq, gptq};
 use crate::dtype::Dtype;
+use crate::quant::g_idx::is_integer;
 use crate::quant::module::Part;
 use crate::reason::{Reason, reason};
 

@@ -32,16 +32,6 @@ impl Matrix {
     /// # Errors
     /// As [`View::read_at`](crate::view::View::read_at).
     pub fn read(&self, rows: Range<usize>, columns: Range<usize>, out: &mut [u8]) -> Result<()> {
-        self.announce(rows.clone(), &columns);
-        self.read_announced(rows, columns, out)
-    }
-
-    fn read_announced(
-        &self,
-        rows: Range<usize>,
-        columns: Range<usize>,
-        out: &mut [u8],
-    ) -> Result<()> {
         let at = |row: usize| (row * self.row_bytes + columns.start) as u64;
         let gap = self.row_bytes - columns.len();
         if gap == 0 {
@@ -56,9 +46,9 @@ impl Matrix {
         Ok(())
     }
 
-    /// Announces strips that lie far apart, so that a cold disk fetches them together rather than one
-    /// after another.
-    fn announce(&self, rows: Range<usize>, columns: &Range<usize>) {
+    /// Announces strips that are about to be read and lie far apart, so that a cold disk fetches them
+    /// together rather than one after another.
+    pub fn announce(&self, rows: Range<usize>, columns: &Range<usize>) {
         if self.row_bytes - columns.len() > GAP {
             let strip = |row: usize| {
                 let start = (row * self.row_bytes + columns.start) as u64;
@@ -95,7 +85,7 @@ impl Matrix {
             let count = TURN.min(height - first);
             let strips = &mut strips[..count * width];
             let these = rows.start + first..rows.start + first + count;
-            self.read_announced(these, bytes.clone(), bytemuck::cast_slice_mut(strips))?;
+            self.read(these, bytes.clone(), bytemuck::cast_slice_mut(strips))?;
             turn(strips, count, &mut turned, first, height);
         }
         Ok(turned)

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use crate::catalog::Configuration;
-use crate::quant::compressed_tensors::config::{Config, Strategy, Weights};
+use crate::quant::compressed_tensors::config::{Config, Weights};
 
 fn config(value: Value) -> Config {
     let configs = Configuration {
@@ -36,13 +36,14 @@ fn an_exact_path_wins_over_an_expression_over_a_class() {
     assert_eq!(bits(&c, "m.0.q_proj"), Some(4));
     assert_eq!(bits(&c, "m.0.down_proj"), Some(8));
     assert_eq!(bits(&c, "m.1.down_proj"), Some(3));
-    assert!(c.scheme("lm_head", true).ignored);
-    assert!(c.scheme("lm_head", true).group.is_none());
-    assert!(c.scheme("m.0.gate", true).ignored);
-    assert!(!c.scheme("m.0.gate_proj", true).ignored);
-    assert!(!c.scheme("m.lm_head", true).ignored);
+    for ignored in ["lm_head", "m.0.gate"] {
+        assert!(c.scheme(ignored, true).group.is_none());
+    }
+    assert_eq!(bits(&c, "m.0.gate_proj"), Some(4));
+    assert_eq!(bits(&c, "m.lm_head"), Some(4));
     assert!(c.scheme("m.0.norm", false).group.is_none());
-    assert_eq!(c.scheme("m.0.down_proj", false).group.unwrap().name, "b");
+    let not_a_matrix = c.scheme("m.0.down_proj", false);
+    assert_eq!(not_a_matrix.weights().unwrap().bits, Some(8));
 }
 
 #[test]
@@ -50,7 +51,7 @@ fn expressions_match_from_the_start_as_pythons_re_match() {
     let c = groups(
         json!({"g": {"targets": [r"re:model\.layers\.[0-3]\.", "re:(?!vision).*fc1$"],
                      "weights": {"num_bits": 4}}}),
-        json!([r"re:mtp|draft"]),
+        Value::Null,
     );
     // Anchored at the start only: the end is free, the front is not.
     assert_eq!(bits(&c, "model.layers.2.q_proj"), Some(4));
@@ -59,8 +60,12 @@ fn expressions_match_from_the_start_as_pythons_re_match() {
     assert_eq!(bits(&c, "text.fc1"), Some(4));
     assert_eq!(bits(&c, "vision.fc1"), None);
     // The anchor covers both alternatives.
-    assert!(c.scheme("draft.0", true).ignored);
-    assert!(!c.scheme("a.draft", true).ignored);
+    let c = groups(
+        json!({"g": {"targets": ["Linear"], "weights": {"num_bits": 4}}}),
+        json!([r"re:mtp|draft"]),
+    );
+    assert_eq!(bits(&c, "draft.0"), None);
+    assert_eq!(bits(&c, "a.draft"), Some(4));
 }
 
 #[test]
@@ -108,9 +113,10 @@ fn class_names_tell_embeddings_from_other_matrices() {
     );
     assert_eq!(bits(&lm_head, "lm_head"), Some(8));
     assert_eq!(bits(&lm_head, "q_proj"), None);
-    let ignored = groups(json!({}), json!(["Linear"]));
-    assert!(ignored.scheme("q_proj", true).ignored);
-    assert!(!ignored.scheme("norm", false).ignored);
+    let all = json!({"a": {"targets": ["re:.*"]}});
+    let ignored = groups(all, json!(["Linear"]));
+    assert!(ignored.scheme("q_proj", true).group.is_none());
+    assert!(ignored.scheme("norm", false).group.is_some());
 }
 
 #[test]
@@ -136,16 +142,19 @@ fn older_places_and_spellings_are_read() {
                 "num_bits": 8, "type": "FLOAT", "strategy": "Block",
                 "block_structure": "64x128", "symmetric": true}}}}}));
     let w = c.scheme("q", true).weights().unwrap();
-    assert_eq!(w.strategy, Some(Strategy::Block));
     assert_eq!(w.block_structure, Some([64, 128]));
     assert_eq!((w.float, w.symmetric), (Some(true), Some(true)));
-    assert_eq!(c.scheme("preset", true).group.unwrap().name, "W4A16");
+    assert!(c.scheme("preset", true).group.is_some());
     assert!(c.scheme("preset", true).weights().is_none());
-    let inferred = |g: Value| Weights::parse(&json!({"group_size": g})).unwrap();
-    assert_eq!(inferred(json!(-1)).strategy, Some(Strategy::Channel));
-    assert_eq!(inferred(json!(-1)).group_size, None);
-    assert_eq!(inferred(json!(128)).strategy, Some(Strategy::Group));
-    assert_eq!(inferred(Value::Null).strategy, Some(Strategy::Tensor));
+    let group_size = |g: Value| {
+        Weights::parse(&json!({"group_size": g}))
+            .unwrap()
+            .group_size
+    };
+    assert_eq!(group_size(json!(128)), Some(128));
+    for none in [json!(-1), json!(0), json!(128.5), json!("128"), Value::Null] {
+        assert_eq!(group_size(none), None);
+    }
 }
 
 #[test]
@@ -177,10 +186,10 @@ fn expressions_beyond_the_limit_are_left_out_and_named() {
     );
     for layer in 0..100 {
         let path = format!("model.layers.{layer}.mlp.experts.{layer}.down_proj");
-        assert!(!c.scheme(&path, true).ignored);
+        assert_eq!(bits(&c, &path), Some(4));
     }
-    assert!(c.scheme("a.x999.q_proj", true).ignored);
-    assert!(!c.scheme("a.x1000.q_proj", true).ignored);
+    assert_eq!(bits(&c, "a.x999.q_proj"), None);
+    assert_eq!(bits(&c, "a.x1000.q_proj"), Some(4));
     let notes = c.notes();
     assert!(
         notes[0].contains("of 20000 're:' entries in ignore only the first 1000"),

@@ -145,7 +145,12 @@ fn an_order_out_of_range_is_data_not_header() {
     let view = model.view("a.weight");
     let error = view.read_at(0, &mut [0; 4]).unwrap_err();
     assert_eq!(error.errno(), libc::EIO);
-    for part in ["a.weight_g_idx", "column 2", "group 2", "0 to 1", "2 of 64"] {
+    for part in [
+        "a.weight_g_idx",
+        "2 of 64",
+        "0 to 1",
+        "first is 2 for input 2",
+    ] {
         assert!(error.to_string().contains(part), "{error}");
     }
     let found = model.recognized("a.weight").unwrap();
@@ -153,7 +158,7 @@ fn an_order_out_of_range_is_data_not_header() {
     let problems = layer.kernel.check(&found.raw_parts(&model.catalog));
     assert_eq!(problems.len(), 1);
     assert!(
-        problems[0].contains("column 2 names group 2"),
+        problems[0].contains("first is 2 for input 2"),
         "{problems:?}"
     );
     // A -1 anywhere means "no order", whatever the other values are.
@@ -167,6 +172,23 @@ fn an_order_out_of_range_is_data_not_header() {
             .check(&found.raw_parts(&none.catalog))
             .is_empty()
     );
+}
+
+/// Without them every value could be wrong, so an optional part in a missing shard is not assumed not
+/// to exist.
+#[test]
+fn parts_in_a_missing_shard_are_missed() {
+    let partial = |absent: &str, config| TestModel::partial(&four_bits(&[]), absent, config);
+    for part in ["a.weight_zero_point", "a.weight_g_idx"] {
+        let reason = partial(part, json!(null)).reason("a.weight");
+        let want = format!("{part} is not in the available files; mount the whole model");
+        assert_eq!(reason, want);
+    }
+    let symmetric = int4(json!({"symmetric": true}));
+    let other = partial("a.weight_zero_point", symmetric);
+    assert_eq!(other.values("a.weight").len(), 8 * 64);
+    let other = partial("b.weight_g_idx", json!(null));
+    assert_eq!(other.values("a.weight").len(), 8 * 64);
 }
 
 #[test]

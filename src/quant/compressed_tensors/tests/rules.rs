@@ -219,6 +219,14 @@ fn an_empty_layer_has_no_values() {
     assert_eq!(model.view("a.weight").len(), 0);
     assert!(model.view("a.weight").grain() > 0);
     assert!(model.values("a.weight").is_empty());
+    // No rows, each of which would have 2^62 values.
+    let tensors = [
+        zeros("a.weight_packed", Dtype::U8, &[0, 1 << 61]),
+        zeros("a.weight_scale", Dtype::U8, &[0, 1 << 57]),
+    ];
+    let model = TestModel::safetensors(&tensors, json!(null));
+    assert_eq!(model.view("a.weight").grain(), u64::MAX);
+    assert!(model.values("a.weight").is_empty());
 }
 
 /// `ls --why` names an expression that compiles but turns out to be unusable on some path.

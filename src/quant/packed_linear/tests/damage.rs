@@ -210,6 +210,28 @@ fn an_index_in_another_file_is_missed() {
     assert!(reason(&partial).contains("l.g_idx is not in the available files"));
 }
 
+/// The same for the table of its scales, of which any value needs a whole band.
+#[test]
+fn too_many_groups_are_refused() {
+    for (groups, refused) in [(1u64 << 16, false), (1 << 17, true)] {
+        let model = TestModel::sparse(
+            &[
+                ("l.qweight", Dtype::I32, &[groups * 4, 8]),
+                ("l.qzeros", Dtype::I32, &[groups, 1]),
+                ("l.scales", Dtype::F16, &[groups, 8]),
+            ],
+            Value::Null,
+        );
+        if refused {
+            let reason = model.reason("l.weight");
+            let want = "it has 131072 groups, at most 65536 are decoded";
+            assert_eq!(reason, want);
+        } else {
+            assert_eq!(model.layer("l.weight").group_size, Some(32));
+        }
+    }
+}
+
 /// A sparse file costs nothing to write, but reading its whole order would take all of the
 /// machine's memory.
 #[test]
