@@ -325,3 +325,13 @@ impl Filesystem for FuseFs {
         );
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_request_thread_goes_on_after_a_panic() {
+        shielded(|| panic!("on purpose"));
+    }
+}

@@ -35,9 +35,17 @@ fn every_promise_names_tests_that_exist() {
                 continue;
             };
             let source = std::fs::read_to_string(root.join(file)).unwrap_or_default();
-            let keyword = if file.ends_with(".py") { "def" } else { "fn" };
-            if !source.contains(&format!("{keyword} {test}(")) {
-                problems.push(format!("{section}: {name}: does not exist"));
+            let (keyword, mark) = match file.ends_with(".py") {
+                true => ("def", "@check"),
+                false => ("fn", "#[test]"),
+            };
+            let found = source.split_once(&format!("{keyword} {test}("));
+            // In the same paragraph: a function that nothing runs holds nothing.
+            let is_run = |before: &str| before.rsplit("\n\n").next().unwrap().contains(mark);
+            if !found.is_some_and(|(before, _)| is_run(before)) {
+                problems.push(format!(
+                    "{section}: {name}: does not exist or is not a test"
+                ));
             }
         }
     }

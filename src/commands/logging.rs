@@ -158,3 +158,43 @@ fn to_syslog(connection: &mut SyslogConnection, level: Level, text: &str) -> boo
     }
     .is_ok()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// One test, because a process has one log.
+    #[test]
+    fn an_installed_log_has_panics_and_counts_repeats() {
+        const NAME: &str = "panics-on-purpose";
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("log");
+        let log = Destination::open(Some(&path), true).unwrap();
+        log.install(false, true);
+        let panics = || {
+            let number = 7;
+            let caught = std::panic::catch_unwind(|| panic!("number {number}"));
+            assert!(caught.is_err());
+        };
+        let thread = std::thread::Builder::new().name(NAME.into());
+        thread.spawn(panics).unwrap().join().unwrap();
+        for _ in 0..3 {
+            log::warn!("logged beside {NAME}");
+        }
+        log::logger().flush();
+        let text = std::fs::read_to_string(&path).unwrap();
+        // Other tests of this process log and panic, too.
+        let ours = text.lines().filter(|line| line.contains(NAME));
+        let ours: Vec<&str> = ours.filter_map(|l| Some(l.split_once(' ')?.1)).collect();
+        let [panic, first, count] = ours[..] else {
+            panic!("{text}")
+        };
+        assert!(panic.starts_with("ERROR panic: number 7, at src/commands/logging.rs:"));
+        assert!(panic.contains(&format!("in thread {NAME}")), "{panic}");
+        assert_eq!(first, format!("WARN logged beside {NAME}"));
+        assert_eq!(
+            count,
+            format!("WARN repeated 2 times: logged beside {NAME}")
+        );
+    }
+}

@@ -1,6 +1,5 @@
 //! `stfs umount`.
 
-use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -21,7 +20,7 @@ pub(super) fn run(args: &UmountArgs) -> Result<ExitCode> {
         );
     }
     let lazy = args.lazy || mounts::is_stale(&entry.mountpoint);
-    match unmount_when_idle(&entry.mountpoint, lazy) {
+    match when_idle(|| fuse::unmount(&entry.mountpoint, lazy)) {
         Ok(()) => Ok(ExitCode::SUCCESS),
         Err(e) if is_busy(&e) => bail!(
             "{shown}: is in use; 'fuser -vm {shown}' lists the processes, 'stfs umount --lazy {shown}' detaches it now"
@@ -38,16 +37,51 @@ const RETRIES: [Duration; 3] = [
     Duration::from_millis(120),
 ];
 
-fn unmount_when_idle(mountpoint: &Path, lazy: bool) -> crate::Result<()> {
+fn when_idle(unmount: impl Fn() -> crate::Result<()>) -> crate::Result<()> {
     for wait in RETRIES {
-        match fuse::unmount(mountpoint, lazy) {
+        match unmount() {
             Err(e) if is_busy(&e) => std::thread::sleep(wait),
             done => return done,
         }
     }
-    fuse::unmount(mountpoint, lazy)
+    unmount()
 }
 
 fn is_busy(e: &Error) -> bool {
     matches!(e, Error::Io { source, .. } if source.raw_os_error() == Some(libc::EBUSY))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+
+    /// How many attempts are made, and the result, if the first `failures` fail with that errno.
+    fn attempts(errno: i32, failures: usize) -> (usize, crate::Result<()>) {
+        let made = Cell::new(0);
+        let result = when_idle(|| {
+            made.set(made.get() + 1);
+            match made.get() > failures {
+                true => Ok(()),
+                false => Err(Error::io(
+                    "unmount",
+                    std::io::Error::from_raw_os_error(errno),
+                )),
+            }
+        });
+        (made.get(), result)
+    }
+
+    #[test]
+    fn a_mount_that_is_in_use_for_a_moment_is_tried_again() {
+        for failures in 0..=RETRIES.len() {
+            let (made, result) = attempts(libc::EBUSY, failures);
+            assert!(result.is_ok() && made == failures + 1, "{failures}: {made}");
+        }
+        let (made, result) = attempts(libc::EBUSY, 100);
+        assert!(made == RETRIES.len() + 1 && is_busy(&result.unwrap_err()));
+        let (made, result) = attempts(libc::EPERM, 100);
+        assert!(made == 1 && result.is_err());
+    }
 }

@@ -66,14 +66,14 @@ pub fn good(names: &[&str]) -> Vec<u8> {
     shard(&header, 4 * names.len())
 }
 
-/// Opens a model, within ten seconds.
+/// Opens a model, within a minute.
 pub fn open(model: &Path, options: OpenOptions) -> Result<Catalog, stfs::Error> {
     let (done, wait) = mpsc::channel();
     let path = model.to_path_buf();
     std::thread::spawn(move || {
         let _ = done.send(Catalog::open(&path, options));
     });
-    wait.recv_timeout(Duration::from_secs(10))
+    wait.recv_timeout(Duration::from_secs(60))
         .expect("opening neither hangs nor panics")
 }
 

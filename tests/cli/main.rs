@@ -45,6 +45,9 @@ fn public_bin() -> PathBuf {
 fn as_root(model: &ModelDir, script: &str) -> Ran {
     const PRELUDE: &str = r#"
         set -eu
+        # The namespace begins with copies of all mounts. Those of tests beside this one would go on until
+        # this script ends, although their tests have unmounted them and wait for their daemons to end.
+        awk '/ - fuse.stfs / {print $5}' /proc/self/mountinfo | while read -r m; do umount -l "$m" 2>/dev/null || true; done
         chmod 777 "$DIR"
         nobody() { setpriv --reuid=65534 --regid=65534 --clear-groups -- "$@"; }
         device() {
@@ -52,7 +55,7 @@ fn as_root(model: &ModelDir, script: &str) -> Ran {
             mknod "$DIR/dev/fuse" c 10 229 && chmod "$1" "$DIR/dev/fuse"
             mount --bind "$DIR/dev/fuse" /dev/fuse
         }
-        end() { for m in $(awk '$9 == "fuse.stfs" || $10 == "fuse.stfs" || $8 == "fuse.stfs" {print $5}' /proc/self/mountinfo); do
+        end() { for m in $(awk '/ - fuse.stfs / {print $5}' /proc/self/mountinfo); do
             case "$m" in "$DIR"*) umount -l "$m" ;; esac; done; }
         trap end EXIT
         cd /
@@ -89,6 +92,11 @@ fn as_root(model: &ModelDir, script: &str) -> Ran {
         "this test needs root, or sudo that asks for no password: {ran:?}"
     );
     ran
+}
+
+/// Runs a script like [`as_root`] with [`small_model`].
+fn with_small_model(script: &str) -> Ran {
+    as_root(&small_model(), script)
 }
 
 /// A model that any user may read.

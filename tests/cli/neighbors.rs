@@ -4,10 +4,10 @@ use std::fs::File;
 use std::path::Path;
 use std::process::Command;
 
-use crate::common::mount::{BIN, Background, wait_for};
+use crate::common::mount::{BIN, Background, umount, wait_for};
 use crate::common::sys::{kill, stop};
 use crate::common::{Mounted, Ran, stfs};
-use crate::{as_root, small_model};
+use crate::{small_model, with_small_model};
 
 #[test]
 fn a_daemon_that_ends_leaves_the_mount_that_took_its_place() {
@@ -22,17 +22,14 @@ fn a_daemon_that_ends_leaves_the_mount_that_took_its_place() {
     assert!(wait_for(&mut child).expect("it ends").success());
     drop(open);
     let seen = root.join("tensors/a.weight/raw").exists();
-    stfs([Path::new("umount"), &root]).ok();
+    umount(&root).ok();
     assert!(seen, "the newer mount went with the older daemon");
 }
 
 #[test]
 fn a_daemon_that_was_unmounted_leaves_what_came_after_it() {
-    let model = small_model();
-    let ran = as_root(
-        &model,
+    let ran = with_small_model(
         r#"
-        mkdir "$DIR/m"
         "$BIN/stfs" mount "$MODEL" "$DIR/m" >/dev/null
         pid=$("$BIN/stfs" mounts --json | tr -d ' ,' | awk -F: -v m="\"$DIR/m\"" '$1 == "\"mountpoint\"" { here = $2 == m } here && $1 == "\"pid\"" { print $2 }')
         kill -STOP $pid
@@ -56,7 +53,7 @@ fn a_mountpoint_serves_one_mount_after_another() {
         let ran = stfs([Path::new("mount"), model.path(), &at]);
         assert_eq!(ran.code, 0, "round {round}: {ran:?}");
         assert!(at.join("tensors/a.weight/raw").exists(), "round {round}");
-        stfs([Path::new("umount"), &at]).ok();
+        umount(&at).ok();
     }
 }
 
@@ -68,7 +65,7 @@ fn the_daemon_holds_nothing_open_of_its_callers() {
         "$0" mount "$1" "$2/m" >/dev/null
         exec 9>&-
         flock -n "$2/lock" echo free
-        "$0" umount "$2/m"
+        until "$0" umount "$2/m" 2>/dev/null; do :; done
     "#;
     let out = Command::new("timeout")
         .args(["60", "sh", "-c", script, BIN])
@@ -81,11 +78,8 @@ fn the_daemon_holds_nothing_open_of_its_callers() {
 
 #[test]
 fn umount_leaves_what_covers_a_mount_alone() {
-    let model = small_model();
-    let ran = as_root(
-        &model,
+    let ran = with_small_model(
         r#"
-        mkdir "$DIR/m"
         "$BIN/stfs" mount "$MODEL" "$DIR/m" >/dev/null
         mount -t tmpfs tmpfs "$DIR/m"
         echo kept > "$DIR/m/file"
@@ -110,16 +104,23 @@ fn a_daemon_that_does_not_answer_holds_nobody_up() {
     let stopped = Background::new(model.path(), &[]);
     let beside = Mounted::new(model.path());
     stop(stopped.pid());
-    let listed = stfs(["mounts"]);
+    // On a busy machine one attempt may miss what takes no time on an idle one.
+    let seen = (0..10).any(|_| {
+        let listed = stfs(["mounts"]);
+        let line = |root: &Path| {
+            let line = listed
+                .out
+                .lines()
+                .find(|l| l.contains(root.to_str().unwrap()));
+            line.unwrap_or_else(|| panic!("{listed:?}"))
+                .trim_end()
+                .to_string()
+        };
+        assert!(line(&stopped.root).ends_with("daemon does not answer"));
+        line(beside.root()).ends_with("ok")
+    });
     kill(stopped.pid(), libc::SIGCONT);
-    let line_of = |root: &Path| {
-        let root = root.to_str().unwrap();
-        let line = listed.out.lines().find(|l| l.contains(root));
-        line.unwrap_or_else(|| panic!("{root}: {listed:?}"))
-            .trim_end()
-    };
-    assert!(line_of(&stopped.root).ends_with("daemon does not answer"));
-    assert!(line_of(beside.root()).ends_with("ok"));
+    assert!(seen, "the mount beside it does not answer");
 }
 
 /// Nobody reads the log of a mount that works: a config that cannot be used, without which quantized

@@ -1,13 +1,15 @@
 //! Where a mount cannot be, and machines on which it cannot be made.
 
+use std::fs::File;
 use std::path::Path;
 use std::process::Command;
 
 use safetensors::Dtype;
 
-use crate::common::mount::Background;
+use crate::common::mount::{Background, umount};
+use crate::common::sys::kill;
 use crate::common::{ModelDir, Mounted, Ran, stfs, tensor};
-use crate::{BIN, as_root, small_model};
+use crate::{BIN, small_model, with_small_model};
 
 fn mount(model: &Path, at: &Path) -> Ran {
     stfs([Path::new("mount"), model, at])
@@ -90,18 +92,20 @@ fn usage_is_exit_code_2() {
     stfs(log).fails(&["/nonexistent/log"]);
 }
 
+fn truncate(model: &ModelDir) {
+    let shard = File::options()
+        .write(true)
+        .open(model.join("model.safetensors"));
+    shard.unwrap().set_len(9).unwrap();
+}
+
 #[test]
 fn a_log_file_is_appended_to() {
     let model = small_model();
     let log = model.file("log", "before\n");
     let option = format!("log_file={}", log.display());
     let m = Background::new(model.path(), &["-v", "-o", &option]);
-    std::fs::File::options()
-        .write(true)
-        .open(model.join("model.safetensors"))
-        .unwrap()
-        .set_len(9)
-        .unwrap();
+    truncate(&model);
     assert!(std::fs::read(m.root.join("tensors/a.weight/raw")).is_err());
     let text = std::fs::read_to_string(&log).unwrap();
     assert!(text.starts_with("before\n"), "{text}");
@@ -111,13 +115,33 @@ fn a_log_file_is_appended_to() {
 }
 
 #[test]
+fn errors_that_repeat_are_counted_at_the_end() {
+    for signal in [None, Some(libc::SIGTERM)] {
+        let model = small_model();
+        let log = model.join("log");
+        let m = Background::new(model.path(), &["--log-file", log.to_str().unwrap()]);
+        truncate(&model);
+        for _ in 0..5 {
+            assert!(std::fs::read(m.root.join("tensors/a.weight/raw")).is_err());
+        }
+        match signal {
+            None => drop(umount(&m.root).ok()),
+            Some(signal) => kill(m.pid(), signal),
+        }
+        assert!(m.ended());
+        let text = std::fs::read_to_string(&log).unwrap();
+        assert_eq!(text.matches("has 9").count(), 3, "{text}");
+        let count = text.lines().filter(|l| l.contains("repeated "));
+        assert!(count.clone().all(|l| l.contains("has 9")), "{text}");
+        assert_eq!(count.count(), 1, "{text}");
+    }
+}
+
+#[test]
 fn without_dev_fuse() {
-    let model = small_model();
-    let ran = as_root(
-        &model,
+    let ran = with_small_model(
         r#"
         mount -t tmpfs tmpfs /dev && mknod -m 666 /dev/null c 1 3
-        mkdir "$DIR/m"
         "$BIN/stfs" mount "$MODEL" "$DIR/m" </dev/null
         "#,
     );
@@ -130,12 +154,10 @@ fn without_dev_fuse() {
 
 #[test]
 fn with_a_dev_fuse_that_may_not_be_opened() {
-    let model = small_model();
     // As in a container that was not given the device: even root may not open it.
-    let ran = as_root(
-        &model,
+    let ran = with_small_model(
         r#"
-        mkdir "$DIR/m" "$DIR/dev"
+        mkdir "$DIR/dev"
         mount -t tmpfs -o nodev tmpfs "$DIR/dev" && mknod "$DIR/dev/fuse" c 10 229
         mount --bind "$DIR/dev/fuse" /dev/fuse
         "$BIN/stfs" mount "$MODEL" "$DIR/m"
@@ -146,8 +168,7 @@ fn with_a_dev_fuse_that_may_not_be_opened() {
         "Permission denied",
         "--device /dev/fuse --cap-add SYS_ADMIN",
     ]);
-    let ran = as_root(
-        &model,
+    let ran = with_small_model(
         r#"
         device 600
         nobody "$BIN/stfs" mount "$MODEL" "$DIR/m"
@@ -158,11 +179,8 @@ fn with_a_dev_fuse_that_may_not_be_opened() {
 
 #[test]
 fn root_without_the_right_to_mount() {
-    let model = small_model();
-    let ran = as_root(
-        &model,
+    let ran = with_small_model(
         r#"
-        mkdir "$DIR/m"
         setpriv --bounding-set=-sys_admin --inh-caps=-sys_admin -- "$BIN/stfs" mount "$MODEL" "$DIR/m"
         "#,
     );
@@ -171,9 +189,7 @@ fn root_without_the_right_to_mount() {
 
 #[test]
 fn without_fusermount3() {
-    let model = small_model();
-    let ran = as_root(
-        &model,
+    let ran = with_small_model(
         r#"
         device 666
         FUSERMOUNT_PATH=/nonexistent nobody "$BIN/stfs" mount "$MODEL" "$DIR/m"
@@ -181,8 +197,7 @@ fn without_fusermount3() {
     );
     ran.fails(&["fusermount3 is missing", "only root", "apt install fuse3"]);
     // Root does not need it.
-    let ran = as_root(
-        &model,
+    let ran = with_small_model(
         r#"
         FUSERMOUNT_PATH=/nonexistent PATH=/nonexistent "$BIN/stfs" mount "$MODEL" "$DIR/m"
         test -e "$DIR/m/model.json"

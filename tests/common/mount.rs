@@ -77,6 +77,21 @@ pub fn stfs<S: AsRef<std::ffi::OsStr>>(args: impl IntoIterator<Item = S>) -> Ran
     Ran::of(command(args).output().expect("run stfs under timeout(1)"))
 }
 
+/// How long a process may take to end, or a mount to be idle. On an idle machine that is milliseconds.
+const AT_LAST: Duration = Duration::from_secs(60);
+
+/// Runs `stfs umount`, again while the mount is in use: `stfs mounts` of a test beside this one asks every
+/// mount for its status, and uses it while it waits for the answer.
+pub fn umount(at: &Path) -> Ran {
+    let until = Instant::now() + AT_LAST;
+    loop {
+        let ran = stfs([Path::new("umount"), at]);
+        if !ran.err.contains("is in use") || Instant::now() > until {
+            return ran;
+        }
+    }
+}
+
 /// A real mount of the real program. When the value is dropped, also by a panic, it is unmounted
 /// and its process waited for.
 pub struct Mounted {
@@ -177,12 +192,18 @@ impl Mounted {
 
     /// What `stfs mounts --json` reports about this mount.
     pub fn status(&self) -> Value {
-        let all = stfs(["mounts", "--json"]).ok().json();
         let here = self.root.to_str().expect("UTF-8");
-        let all = all.as_array().expect("an array").clone();
-        all.into_iter()
-            .find(|m| m["mountpoint"] == here)
-            .expect("the mount is listed")
+        let until = Instant::now() + AT_LAST;
+        loop {
+            let all = stfs(["mounts", "--json"]).ok().json();
+            let mut all = all.as_array().expect("an array").iter();
+            let status = all.find(|m| m["mountpoint"] == here);
+            let status = status.expect("the mount is listed");
+            // On a busy machine the daemon may take longer than `stfs mounts` waits for it.
+            if !status["pid"].is_null() || Instant::now() > until {
+                return status.clone();
+            }
+        }
     }
 
     /// Waits for the daemon, which something else has asked to end.
@@ -230,9 +251,9 @@ impl Drop for Mounted {
     }
 }
 
-/// Waits for a process for ten seconds.
+/// Waits for a process to end.
 pub fn wait_for(child: &mut Child) -> Option<ExitStatus> {
-    let until = Instant::now() + Duration::from_secs(10);
+    let until = Instant::now() + AT_LAST;
     while Instant::now() < until {
         if let Some(status) = child.try_wait().expect("wait") {
             return Some(status);
@@ -277,9 +298,9 @@ impl Background {
         self.pid
     }
 
-    /// Waits for the daemon to end. Returns whether it did within ten seconds.
+    /// Waits for the daemon to end. Returns whether it did.
     pub fn ended(&self) -> bool {
-        let until = Instant::now() + Duration::from_secs(10);
+        let until = Instant::now() + AT_LAST;
         let stat = format!("/proc/{}/stat", self.pid);
         // A zombie has ended, too: in a container without an init, it may never be reaped.
         let gone = || match std::fs::read_to_string(&stat) {

@@ -221,16 +221,19 @@ fn reading_and_copying_overlap() {
         // Start the driver and the device's thread outside the measurement.
         fixture.upload(&fixture.target(1, 1), 1);
         let buffers = 40;
-        let plain = fixture.target(2, buffers * 192 * 1024);
-        let slow = Target {
-            view: Arc::new(Slow(plain.view.clone())),
-            ..plain
+        let each = |ino| {
+            let plain = fixture.target(ino, buffers * 192 * 1024);
+            let slow = Target {
+                view: Arc::new(Slow(plain.view.clone())),
+                ..plain
+            };
+            let start = Instant::now();
+            assert_eq!(fixture.upload(&slow, ino).0, 0);
+            start.elapsed() / buffers as u32
         };
-        let start = Instant::now();
-        let (errno, _) = fixture.upload(&slow, 2);
-        let each = start.elapsed() / buffers as u32;
-        assert_eq!(errno, 0);
-        assert!(each < Duration::from_millis(34), "{each:?} a buffer");
+        // The best of some, because a busy machine can only make them longer.
+        let best = (2..7).map(each).find(|each| *each < Duration::from_millis(34));
+        assert!(best.is_some(), "no overlap");
     });
 }
 

@@ -310,7 +310,9 @@ fn a_failure_is_told_once_to_those_who_did_not_wait_for_it() {
         assert_eq!(devices(&fixture, 0).0, 0);
         let (errno, io) = fixture.call(ioctl::UPLOAD, at_once, &target, file(1));
         assert_eq!((errno, io.state), (0, ioctl::LOADING));
-        std::thread::sleep(Duration::from_millis(400));
+        while fixture.query(&target, 1).1.state == ioctl::LOADING {
+            std::thread::sleep(Duration::from_millis(10));
+        }
         let (errno, io) = fixture.query(&target, 1);
         assert_eq!((errno, io.state, io.cu_error), (0, ioctl::FAILED, 2));
         assert_eq!(fixture.call(ioctl::UPLOAD, at_once, &target, file(1)).0, libc::ENOMEM);

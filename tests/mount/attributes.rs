@@ -239,3 +239,15 @@ fn extended_attributes_are_about_the_file_they_hang_on() {
     assert_eq!(status["model"], dir.path().to_str().unwrap());
     assert_eq!(status["source_changed"], false);
 }
+
+#[test]
+fn root_raises_the_read_ahead() {
+    let dir = ModelDir::of(&[tensor("a", Dtype::U8, &[1])]);
+    let m = Mounted::new(dir.path());
+    let device = m.root().metadata().unwrap().dev();
+    let (major, minor) = (libc::major(device), libc::minor(device));
+    let path = format!("/sys/class/bdi/{major}:{minor}/read_ahead_kb");
+    let may = File::options().write(true).open(&path).is_ok();
+    let want = if may { "1024" } else { "128" };
+    assert_eq!(std::fs::read_to_string(&path).unwrap().trim(), want);
+}

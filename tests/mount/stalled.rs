@@ -26,9 +26,9 @@ const READ: usize = 64 << 10;
 const READ_AHEAD: usize = 8 << 20;
 /// How long other requests may take meanwhile. On an idle machine they take milliseconds; those that
 /// do wait for the shard wait until it continues.
-const SOON: Duration = Duration::from_secs(5);
+const SOON: Duration = Duration::from_secs(20);
 
-/// A stopped process. It continues when the value is dropped, and after a minute in any case, so
+/// A stopped process. It continues when the value is dropped, and after two minutes in any case, so
 /// that it does not remain stopped if this process is killed.
 struct Stopped {
     pid: i32,
@@ -38,7 +38,7 @@ struct Stopped {
 impl Stopped {
     fn new(pid: i32) -> Stopped {
         let rescue = Command::new("sh")
-            .args(["-c", &format!("sleep 60; kill -CONT {pid}")])
+            .args(["-c", &format!("sleep 120; kill -CONT {pid}")])
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(Stdio::null())

@@ -1,10 +1,15 @@
+use std::sync::Arc;
+
 use proptest::prelude::*;
 use serde_json::Value;
 
+use super::kernel::Experts;
+use crate::catalog::{Extent, MemoryObject, MemoryStore};
 use crate::dtype::Dtype;
 use crate::dtype::decode::{F4, F8_E8M0};
-use crate::quant::Target;
 use crate::quant::testing::{Stored, TestModel, assert_values, random_bytes, stored};
+use crate::quant::{Kernel, Target};
+use crate::view::{SharedView, StoredBytes, View};
 
 const X: &str = "model.layers.0.mlp.experts.down_proj";
 
@@ -164,5 +169,47 @@ fn no_experts_are_no_values() {
         let model = model(&tensors(&[e, n, groups, 16], &shape, 0));
         assert!(model.values(X).is_empty());
         assert_eq!(*model.layer(X).shape, [e, 32 * groups, n]);
+    }
+}
+
+/// Rows of so many groups that a tile takes a strip of each: the strips are announced together, before
+/// the first is read.
+#[test]
+fn strips_of_long_rows_are_announced_and_are_the_formula() {
+    let (n, groups) = (512u64, 1025u64);
+    let mut seed = 5;
+    let [blocks, scales] =
+        [16, 1].map(|unit| random_bytes(&mut seed, (n * groups * unit) as usize));
+    let store = MemoryStore::new(&[("blocks", &blocks), ("scales", &scales)]);
+    let object = |name: &str| store.object(name).unwrap();
+    let part = |file: Arc<MemoryObject>, len: usize| -> SharedView {
+        let len = len as u64;
+        Arc::new(StoredBytes(Extent {
+            file,
+            offset: 0,
+            len,
+        }))
+    };
+    let parts = [
+        part(object("blocks"), blocks.len()),
+        part(object("scales"), scales.len()),
+    ];
+    let view = Experts::new(1, n, groups).view(&parts).unwrap();
+    // In the second tile of 512 groups.
+    let (group, line) = (700, 9);
+    let mut row = vec![0; 4 * n as usize];
+    view.read_at(4 * (group * 32 + line) * n, &mut row).unwrap();
+    for (value, column) in row.chunks_exact(4).zip(0..n) {
+        let at = (column * groups + group) as usize;
+        let code = blocks[16 * at + line as usize / 2] >> 4;
+        let scale = F8_E8M0[usize::from(scales[at])];
+        let want = (f64::from(F4[usize::from(code)]) * f64::from(scale)) as f32;
+        let got = f32::from_le_bytes(value.try_into().unwrap());
+        assert!(got == want || got.is_nan() && want.is_nan(), "{column}");
+    }
+    for (name, unit) in [("blocks", 16), ("scales", 1)] {
+        let announced = std::mem::take(&mut *object(name).announced.lock().unwrap());
+        let strip = |row: u64| (row * groups + 512) * unit..(row * groups + 1024) * unit;
+        assert!(announced.into_iter().eq((0..n).map(strip)), "{name}");
     }
 }

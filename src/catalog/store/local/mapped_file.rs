@@ -270,4 +270,39 @@ mod tests {
         std::fs::remove_file(&path).unwrap();
         assert_eq!(file.state(), FileState::gone(5000));
     }
+
+    /// Whether the page at `offset` is in the page cache. Unlike a read, this fetches nothing.
+    fn is_in_memory(map: &Mmap, offset: usize) -> bool {
+        let mut page = 0u8;
+        let at = map[offset..].as_ptr().cast_mut().cast();
+        // SAFETY: the mapping has a page there, at whose start the pointer is, and `page` has room for
+        // what is said about one page.
+        assert_eq!(unsafe { libc::mincore(at, 1, &mut page) }, 0);
+        page & 1 == 1
+    }
+
+    #[test]
+    fn what_is_announced_is_fetched() {
+        // Farther apart than any read-ahead.
+        const APART: usize = 8 << 20;
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("x");
+        std::fs::write(&path, vec![7; 3 * APART]).unwrap();
+        let written = File::open(&path).unwrap();
+        written.sync_all().unwrap();
+        rustix::fs::fadvise(&written, 0, None, rustix::fs::Advice::DontNeed).unwrap();
+        // SAFETY: nothing loads from the mapping.
+        let map = unsafe { Mmap::map(&written) }.unwrap();
+        if is_in_memory(&map, APART) {
+            return; // a file system in memory, or one that does not take the advice
+        }
+        let range = |i: usize| (i * APART) as u64..(i * APART) as u64 + 10;
+        let file = LocalFile::open(&path).unwrap();
+        file.will_need(&[range(0), range(1), range(2)]);
+        let until = std::time::Instant::now() + std::time::Duration::from_secs(60);
+        while !is_in_memory(&map, APART) {
+            assert!(std::time::Instant::now() < until, "it is not fetched");
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
+    }
 }
