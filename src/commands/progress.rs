@@ -74,16 +74,16 @@ fn clear_on_interrupt(bar: &ProgressBar) {
     if bar.is_hidden() {
         return;
     }
+    let Ok(mut signals) = signal_hook::iterator::Signals::new([SIGINT, SIGTERM]) else {
+        return;
+    };
     let bar = bar.clone();
-    // The thread takes the signals over: without it they must end the program as usual.
     let wait = move || {
-        if let Ok(mut signals) = signal_hook::iterator::Signals::new([SIGINT, SIGTERM])
-            && let Some(signal) = signals.forever().next()
-        {
+        if let Some(signal) = signals.forever().next() {
             bar.finish_and_clear();
             let _ = signal_hook::low_level::emulate_default_handler(signal);
         }
     };
-    // If no thread can be started, the bar stays on the terminal after an interrupt.
+    // If the system refuses another thread, Ctrl-C does nothing, but the command still runs.
     let _ = std::thread::Builder::new().spawn(wait);
 }
