@@ -10,7 +10,7 @@ use serde_json::json;
 
 use crate::common::sys::{is_root, mkfifo};
 use crate::common::{ModelDir, Ran, T, stfs, tensor};
-use crate::{public_bin, small_model};
+use crate::{PublicBin, small_model};
 
 fn t(name: &str) -> T {
     tensor(name, Dtype::BF16, &[4, 2])
@@ -274,7 +274,8 @@ fn links_to_nowhere_and_in_circles() {
 
 /// Runs the program as an ordinary user.
 fn ordinary(args: &[&Path]) -> Ran {
-    let mut command = Command::new(public_bin());
+    let bin = PublicBin::new();
+    let mut command = Command::new(bin.path());
     if is_root() {
         command.uid(65534).gid(65534);
     }

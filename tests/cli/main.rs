@@ -14,28 +14,42 @@ mod places;
 mod progress;
 mod terminal;
 
+use std::os::unix::fs::symlink;
 use std::path::PathBuf;
 use std::process::Command;
-use std::sync::OnceLock;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use common::mount::BIN;
 use common::sys::is_root;
 use common::{ModelDir, Ran};
 use tempfile::TempDir;
 
-/// The program, where any user may run it (a checkout often lies in a private directory).
-fn public_bin() -> PathBuf {
-    static COPY: OnceLock<TempDir> = OnceLock::new();
-    let dir = COPY.get_or_init(|| {
+/// A copy of the program, where any user may run it (a checkout often lies in a private directory).
+struct PublicBin(Arc<TempDir>);
+
+impl PublicBin {
+    /// One for all tests that run at the same time. It goes with the last of them: nothing drops a static.
+    fn new() -> PublicBin {
+        static COPY: Mutex<Weak<TempDir>> = Mutex::new(Weak::new());
+        let mut copy = COPY.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(dir) = copy.upgrade() {
+            return PublicBin(dir);
+        }
         let dir = TempDir::with_prefix("stfs-bin-").expect("make a temporary directory");
         common::model::open_to_all(dir.path());
         // By another process: a child that another test forks meanwhile would inherit this one's open
         // descriptor, and a program that is open for writing cannot be run.
         let copied = Command::new("cp").arg(BIN).arg(dir.path()).status();
         assert!(copied.expect("cp runs").success(), "copy the program");
-        dir
-    });
-    dir.path().join("stfs")
+        symlink("stfs", dir.path().join("mount.stfs")).expect("link the helper");
+        let dir = Arc::new(dir);
+        *copy = Arc::downgrade(&dir);
+        PublicBin(dir)
+    }
+
+    fn path(&self) -> PathBuf {
+        self.0.path().join("stfs")
+    }
 }
 
 /// Runs a shell script as root in a mount namespace of its own, so that nothing it mounts or hides
@@ -61,9 +75,8 @@ fn as_root(model: &ModelDir, script: &str) -> Ran {
         cd /
     "#;
     let dir = TempDir::with_prefix("stfs-ns-").expect("make a temporary directory");
-    let bin = public_bin();
-    let helper = bin.with_file_name("mount.stfs");
-    let _ = std::os::unix::fs::symlink("stfs", &helper);
+    let public = PublicBin::new();
+    let bin = public.path();
     let mut command = Command::new("timeout");
     command.args(["-k", "5", "60"]);
     if !is_root() {
