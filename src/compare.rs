@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::error::Result;
 use crate::parallel;
-use crate::quant::simd::for_each_cpu;
+use crate::simd::for_each_cpu;
 use crate::statistics::{Spans, Value, Values};
 use crate::view::View;
 

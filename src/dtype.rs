@@ -6,6 +6,7 @@ use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
 pub mod decode;
+pub mod ggml;
 
 /// A safetensors element type. The discriminants are the `dtype` numbers of the GPU ABI (1 to 22).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]

@@ -37,6 +37,7 @@ pub mod patience;
 pub mod preview;
 pub mod quant;
 pub mod reason;
+mod simd;
 pub mod statistics;
 pub mod text;
 pub mod tree;

@@ -41,7 +41,7 @@ mod parts;
 mod read;
 mod scale_grid;
 mod scaled;
-pub(crate) mod simd;
+
 mod stacked;
 #[cfg(test)]
 pub(crate) mod testing;

@@ -3,9 +3,10 @@
 
 use serde_json::{Map, Value, json};
 
-use super::{Layer, Recognized, Target, recognize, simd};
+use super::{Layer, Recognized, Target, recognize};
 use crate::catalog::{Catalog, OpenOptions};
 use crate::dtype::Dtype;
+use crate::simd;
 use crate::view::{SharedView, View, read_all};
 
 /// A tensor to be written.

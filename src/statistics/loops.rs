@@ -1,7 +1,7 @@
 //! The loops that see every value.
 
 use super::Value;
-use crate::quant::simd::for_each_cpu;
+use crate::simd::for_each_cpu;
 
 /// Independent accumulators, which the compiler can keep in vector registers. Float addition is not
 /// associative, so it must not introduce them itself.

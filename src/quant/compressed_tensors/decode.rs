@@ -2,7 +2,7 @@
 
 use crate::quant::bits::{eight, value};
 use crate::quant::e2m1;
-use crate::quant::simd::for_each_cpu;
+use crate::simd::for_each_cpu;
 
 /// How the codes of one row follow each other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -219,7 +219,7 @@ fn scale(segment: &Segment, codes: &[u8], out: &mut [f32], number: impl Fn(u8, u
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::quant::simd::plainly;
+    use crate::simd::plainly;
 
     /// A minimal generator: the values only have to differ.
     fn bytes(n: usize, seed: u32) -> Vec<u8> {

@@ -5,7 +5,7 @@ use crate::dtype::decode::F8_E8M0;
 use crate::error::Result;
 use crate::quant::e2m1;
 use crate::quant::read::zeroed;
-use crate::quant::simd::for_each_cpu;
+use crate::simd::for_each_cpu;
 
 /// Bytes of a group's codes, which is also the number of lines of a group: each line holds two
 /// output rows.

@@ -12,8 +12,8 @@ use crate::dtype::Dtype;
 use crate::dtype::decode::decode;
 use crate::error::Result;
 use crate::quant::read::part;
-use crate::quant::simd::for_each_cpu;
 use crate::quant::{Kernel, bits, e2m1};
+use crate::simd::for_each_cpu;
 use crate::view::{FloatSource, Floats, Scratch, SharedView};
 
 /// Values that are decoded at a time: 32 KiB of 4-bit codes, which stay in the L2 cache between the

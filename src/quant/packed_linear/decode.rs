@@ -6,7 +6,7 @@ use super::geometry::Packing;
 use super::groups::{Group, Grouping};
 use super::line::Line;
 use super::{awq, gptq};
-use crate::quant::simd::for_each_cpu;
+use crate::simd::for_each_cpu;
 
 /// Codes that are unpacked at a time: few enough to stay in the L1 cache together with their
 /// groups.

@@ -7,8 +7,8 @@ use crate::dtype::Dtype;
 use crate::dtype::decode::{F4, F8_E4M3, F8_E8M0, decode};
 use crate::quant::bits;
 use crate::quant::mlx::{BITS, GROUP_SIZES};
-use crate::quant::simd::plainly;
 use crate::quant::testing::{Stored, TestModel, assert_values, random_bytes, stored};
+use crate::simd::plainly;
 use crate::view::read_all;
 
 fn hex(text: &str) -> Vec<u8> {

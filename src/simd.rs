@@ -28,7 +28,7 @@ macro_rules! for_each_cpu {
                 fn avx2 $(<$($generic: $bound),+>)? ($($arg: $ty),*) $(-> $answer)? {
                     plain($($arg),*)
                 }
-                if $crate::quant::simd::avx2() {
+                if $crate::simd::avx2() {
                     // SAFETY: the function only requires that the machine has AVX2, which was just
                     // checked.
                     return unsafe { avx2($($arg),*) };
