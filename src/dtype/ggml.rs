@@ -6,12 +6,15 @@
 
 use super::{Block, DecodeBlocks, Dtype, ElementType};
 
+mod blocks;
 mod fp4;
 mod grid;
 mod k;
 mod legacy;
 mod nonlinear;
 mod ternary;
+#[cfg(test)]
+mod testing;
 
 /// The GPU ABI's number of a block type is its ggml number plus this.
 const ABI: u32 = 256;
