@@ -14,6 +14,12 @@ pub(super) fn blocks<const B: usize, const N: usize>(
     }
 }
 
+/// The `N` bytes from `at` on, of a block that has them.
+#[inline(always)]
+pub(super) fn part<const N: usize>(block: &[u8], at: usize) -> [u8; N] {
+    std::array::from_fn(|i| block[at + i])
+}
+
 /// The F16 at byte `at` of a block, widened.
 ///
 /// Without a call or a branch, so that it can be inlined: `half` asks the machine what it can do in
