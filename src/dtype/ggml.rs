@@ -10,6 +10,7 @@ mod blocks;
 mod fp4;
 mod grid;
 mod k;
+mod lanes;
 mod legacy;
 mod nonlinear;
 mod ternary;

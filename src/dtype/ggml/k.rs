@@ -1,76 +1,63 @@
 //! K-quants: blocks of 256 values in runs of 16 or 32. A run's scale (and minimum) is a small
 //! integer, and the block has one factor for all of them.
+//!
+//! In each, `j` counts 32 values.
 
-use super::blocks::{blocks, half};
-use crate::simd::for_each_cpu;
+use super::lanes::decoder;
 
-for_each_cpu! {
-    pub(super) fn q2_k(bytes: &[u8], out: &mut [f32]) {
-        blocks(bytes, out, |b: &[u8; 84], out: &mut [f32; 256]| {
-            let (d, m) = (half(b, 80), half(b, 82));
-            for (k, run) in out.as_chunks_mut::<16>().0.iter_mut().enumerate() {
-                let scale = d * f32::from(b[k] & 15);
-                let minimum = m * f32::from(b[k] >> 4);
-                let codes = &b[16 + 32 * (k / 8) + 16 * (k % 2)..][..16];
-                for (out, q) in run.iter_mut().zip(codes) {
-                    *out = scale * f32::from(q >> (2 * (k / 2 % 4)) & 3) - minimum;
-                }
-            }
-        });
+decoder! {
+    pub(super) fn q2_k(lanes, b: [u8; 84]) -> [f32; 256] as out {
+        let (d, m) = (lanes.half(b, 80), lanes.half(b, 82));
+        for (j, out) in out.as_chunks_mut().0.iter_mut().enumerate() {
+            let runs = [b[2 * j], b[2 * j + 1]];
+            let codes = lanes.field(lanes.load(b, 16 + 32 * (j / 4)), 2 * (j % 4), 2);
+            let scales = runs.map(|s| d * f32::from(s & 15));
+            lanes.sums(scales, codes, runs.map(|s| -(m * f32::from(s >> 4))), out);
+        }
     }
 }
 
-for_each_cpu! {
-    pub(super) fn q3_k(bytes: &[u8], out: &mut [f32]) {
-        blocks(bytes, out, |b: &[u8; 110], out: &mut [f32; 256]| {
-            let d = half(b, 108);
-            for (k, run) in out.as_chunks_mut::<16>().0.iter_mut().enumerate() {
+decoder! {
+    pub(super) fn q3_k(lanes, b: [u8; 110]) -> [f32; 256] as out {
+        let d = lanes.half(b, 108);
+        for (j, out) in out.as_chunks_mut().0.iter_mut().enumerate() {
+            let low = lanes.field(lanes.load(b, 32 + 32 * (j / 4)), 2 * (j % 4), 2);
+            let codes = lanes.minus(lanes.above(low, lanes.load(b, 0), j, 1, 2), 4);
+            let scale = |k: usize| {
                 let low = b[96 + k % 8] >> (4 * (k / 8)) & 15;
                 let high = b[104 + k % 4] >> (2 * (k / 4)) & 3;
-                let scale = d * (i32::from(low | high << 4) - 32) as f32;
-                let thirds = &b[16 * (k % 2)..][..16];
-                let codes = &b[32 + 32 * (k / 8) + 16 * (k % 2)..][..16];
-                for ((out, q), h) in run.iter_mut().zip(codes).zip(thirds) {
-                    let code = q >> (2 * (k / 2 % 4)) & 3 | (h >> (k / 2) & 1) << 2;
-                    *out = scale * (i32::from(code) - 4) as f32;
-                }
-            }
-        });
+                d * f32::from((low | high << 4) as i8 - 32)
+            };
+            lanes.products([scale(2 * j), scale(2 * j + 1)], codes, out);
+        }
     }
 }
 
-for_each_cpu! {
-    pub(super) fn q4_k(bytes: &[u8], out: &mut [f32]) {
-        blocks(bytes, out, |b: &[u8; 144], out: &mut [f32; 256]| {
-            for (j, run) in out.as_chunks_mut::<32>().0.iter_mut().enumerate() {
-                let (scale, minimum) = scale_and_minimum(b, j);
-                let codes = &b[16 + 32 * (j / 2)..][..32];
-                for (out, q) in run.iter_mut().zip(codes) {
-                    *out = scale * f32::from(q >> (4 * (j % 2)) & 15) - minimum;
-                }
-            }
-        });
+decoder! {
+    pub(super) fn q4_k(lanes, b: [u8; 144]) -> [f32; 256] as out {
+        let (d, m) = (lanes.half(b, 0), lanes.half(b, 2));
+        for (j, out) in out.as_chunks_mut().0.iter_mut().enumerate() {
+            let (scale, minimum) = scale_and_minimum(b, j);
+            let codes = lanes.field(lanes.load(b, 16 + 32 * (j / 2)), 4 * (j % 2), 4);
+            lanes.sums([d * scale; 2], codes, [-(m * minimum); 2], out);
+        }
     }
 }
 
-for_each_cpu! {
-    pub(super) fn q5_k(bytes: &[u8], out: &mut [f32]) {
-        blocks(bytes, out, |b: &[u8; 176], out: &mut [f32; 256]| {
-            for (j, run) in out.as_chunks_mut::<32>().0.iter_mut().enumerate() {
-                let (scale, minimum) = scale_and_minimum(b, j);
-                let fifths = &b[16..48];
-                let codes = &b[48 + 32 * (j / 2)..][..32];
-                for ((out, q), h) in run.iter_mut().zip(codes).zip(fifths) {
-                    let code = q >> (4 * (j % 2)) & 15 | (h >> j & 1) << 4;
-                    *out = scale * f32::from(code) - minimum;
-                }
-            }
-        });
+decoder! {
+    pub(super) fn q5_k(lanes, b: [u8; 176]) -> [f32; 256] as out {
+        let (d, m) = (lanes.half(b, 0), lanes.half(b, 2));
+        for (j, out) in out.as_chunks_mut().0.iter_mut().enumerate() {
+            let (scale, minimum) = scale_and_minimum(b, j);
+            let low = lanes.field(lanes.load(b, 48 + 32 * (j / 2)), 4 * (j % 2), 4);
+            let codes = lanes.above(low, lanes.load(b, 16), j, 1, 4);
+            lanes.sums([d * scale; 2], codes, [-(m * minimum); 2], out);
+        }
     }
 }
 
-/// The scale and the minimum of run `j` of a block of Q4_K or Q5_K. The first two numbers of the
-/// block are the factors of both; twelve bytes of six-bit integers follow.
+/// The integers of run `j`'s scale and minimum in a block of Q4_K or Q5_K: six bits each, in twelve
+/// bytes after the block's two factors.
 #[inline(always)]
 fn scale_and_minimum(b: &[u8], j: usize) -> (f32, f32) {
     let s = &b[4..16];
@@ -81,26 +68,20 @@ fn scale_and_minimum(b: &[u8], j: usize) -> (f32, f32) {
             s[j + 4] >> 4 | s[j] >> 6 << 4,
         ),
     };
-    (
-        half(b, 0) * f32::from(scale),
-        half(b, 2) * f32::from(minimum),
-    )
+    (scale.into(), minimum.into())
 }
 
-for_each_cpu! {
-    pub(super) fn q6_k(bytes: &[u8], out: &mut [f32]) {
-        blocks(bytes, out, |b: &[u8; 210], out: &mut [f32; 256]| {
-            let d = half(b, 208);
-            for (k, run) in out.as_chunks_mut::<16>().0.iter_mut().enumerate() {
-                let scale = d * f32::from(b[192 + k] as i8);
-                let low = &b[64 * (k / 8) + 16 * (k % 4)..][..16];
-                let high = &b[128 + 32 * (k / 8) + 16 * (k % 2)..][..16];
-                for ((out, l), h) in run.iter_mut().zip(low).zip(high) {
-                    let code = l >> (4 * (k / 4 % 2)) & 15 | (h >> (2 * (k / 2 % 4)) & 3) << 4;
-                    *out = scale * (i32::from(code) - 32) as f32;
-                }
-            }
-        });
+decoder! {
+    pub(super) fn q6_k(lanes, b: [u8; 210]) -> [f32; 256] as out {
+        let d = lanes.half(b, 208);
+        for (j, out) in out.as_chunks_mut().0.iter_mut().enumerate() {
+            let low = lanes.load(b, 64 * (j / 4) + 32 * (j % 2));
+            let low = lanes.field(low, 4 * (j / 2 % 2), 4);
+            let high = lanes.load(b, 128 + 32 * (j / 4));
+            let codes = lanes.minus(lanes.above(low, high, 2 * (j % 4), 2, 4), 32);
+            let scales = [b[192 + 2 * j], b[193 + 2 * j]];
+            lanes.products(scales.map(|s| d * f32::from(s as i8)), codes, out);
+        }
     }
 }
 

@@ -1,71 +1,39 @@
 //! Blocks with one scale, and perhaps a minimum.
 
 use super::blocks::{blocks, half};
+use super::lanes::decoder;
 use crate::simd::for_each_cpu;
 
-for_each_cpu! {
-    pub(super) fn q4_0(bytes: &[u8], out: &mut [f32]) {
-        blocks(bytes, out, |b: &[u8; 18], out: &mut [f32; 32]| {
-            let d = half(b, 0);
-            for (e, &q) in b[2..].iter().enumerate() {
-                out[e] = d * (f32::from(q & 15) - 8.0);
-                out[e + 16] = d * (f32::from(q >> 4) - 8.0);
-            }
-        });
+decoder! {
+    pub(super) fn q4_0(lanes, b: [u8; 18]) -> [f32; 32] as out {
+        let codes = lanes.minus(lanes.nibbles(b, 2), 8);
+        lanes.products([lanes.half(b, 0); 2], codes, out);
     }
 }
 
-for_each_cpu! {
-    pub(super) fn q4_1(bytes: &[u8], out: &mut [f32]) {
-        blocks(bytes, out, |b: &[u8; 20], out: &mut [f32; 32]| {
-            let (d, m) = (half(b, 0), half(b, 2));
-            for (e, &q) in b[4..].iter().enumerate() {
-                out[e] = d * f32::from(q & 15) + m;
-                out[e + 16] = d * f32::from(q >> 4) + m;
-            }
-        });
+decoder! {
+    pub(super) fn q4_1(lanes, b: [u8; 20]) -> [f32; 32] as out {
+        let (d, m) = (lanes.half(b, 0), lanes.half(b, 2));
+        lanes.sums([d; 2], lanes.nibbles(b, 4), [m; 2], out);
     }
 }
 
-for_each_cpu! {
-    pub(super) fn q5_0(bytes: &[u8], out: &mut [f32]) {
-        blocks(bytes, out, |b: &[u8; 22], out: &mut [f32; 32]| {
-            let d = half(b, 0);
-            let high = u32::from_le_bytes([b[2], b[3], b[4], b[5]]);
-            for (e, &q) in b[6..].iter().enumerate() {
-                let [low, high] = five(q, high >> e);
-                out[e] = d * (low - 16) as f32;
-                out[e + 16] = d * (high - 16) as f32;
-            }
-        });
+decoder! {
+    pub(super) fn q5_0(lanes, b: [u8; 22]) -> [f32; 32] as out {
+        let codes = lanes.above(lanes.nibbles(b, 6), lanes.bits(b, 2, 1), 0, 1, 4);
+        lanes.products([lanes.half(b, 0); 2], lanes.minus(codes, 16), out);
     }
 }
 
-for_each_cpu! {
-    pub(super) fn q5_1(bytes: &[u8], out: &mut [f32]) {
-        blocks(bytes, out, |b: &[u8; 24], out: &mut [f32; 32]| {
-            let (d, m) = (half(b, 0), half(b, 2));
-            let high = u32::from_le_bytes([b[4], b[5], b[6], b[7]]);
-            for (e, &q) in b[8..].iter().enumerate() {
-                let [low, high] = five(q, high >> e);
-                out[e] = d * low as f32 + m;
-                out[e + 16] = d * high as f32 + m;
-            }
-        });
+decoder! {
+    pub(super) fn q5_1(lanes, b: [u8; 24]) -> [f32; 32] as out {
+        let codes = lanes.above(lanes.nibbles(b, 8), lanes.bits(b, 4, 1), 0, 1, 4);
+        let (d, m) = (lanes.half(b, 0), lanes.half(b, 2));
+        lanes.sums([d; 2], codes, [m; 2], out);
     }
 }
 
-/// The two codes of five bits whose lower four are in `q`, and whose fifths are bits 0 and 16 of
-/// `high`.
-#[inline(always)]
-fn five(q: u8, high: u32) -> [i32; 2] {
-    let q = u32::from(q);
-    [
-        (q & 15 | (high & 1) << 4) as i32,
-        (q >> 4 | (high >> 16 & 1) << 4) as i32,
-    ]
-}
-
+// Its codes are bytes as they stand: the plain loop is vectorized, and faster.
 for_each_cpu! {
     pub(super) fn q8_0(bytes: &[u8], out: &mut [f32]) {
         blocks(bytes, out, |b: &[u8; 34], out: &mut [f32; 32]| {
@@ -77,16 +45,13 @@ for_each_cpu! {
     }
 }
 
-for_each_cpu! {
-    pub(super) fn q1_0(bytes: &[u8], out: &mut [f32]) {
-        blocks(bytes, out, |b: &[u8; 18], out: &mut [f32; 128]| {
-            let d = half(b, 0);
-            for (out, &q) in out.as_chunks_mut::<8>().0.iter_mut().zip(&b[2..]) {
-                for (i, out) in out.iter_mut().enumerate() {
-                    *out = if q >> i & 1 == 1 { d } else { -d };
-                }
-            }
-        });
+decoder! {
+    pub(super) fn q1_0(lanes, b: [u8; 18]) -> [f32; 128] as out {
+        let d = lanes.half(b, 0);
+        for (i, out) in out.as_chunks_mut().0.iter_mut().enumerate() {
+            let codes = lanes.minus(lanes.bits(b, 2 + 4 * i, 2), 1);
+            lanes.products([d; 2], codes, out);
+        }
     }
 }
 
