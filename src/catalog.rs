@@ -20,8 +20,9 @@ mod tensors;
 
 pub use configuration::{Configuration, Unused};
 pub(crate) use container::METADATA;
-pub use container::{HeaderProblem, check_header};
-pub use findings::{Problem, check};
+pub(crate) use container::gguf;
+pub use container::{check_gguf, check_header};
+pub use findings::{HeaderProblem, Problem, check};
 pub use order::natural;
 pub use row::{ManifestBits, Row, RowBytes, RowOrigin};
 pub use store::{Entry, EntryKind, FileState, LocalFile, Object, Piece, Source, Stat, Store};
@@ -49,6 +50,12 @@ pub struct OpenOptions {
     pub allow_missing: bool,
 }
 
+/// Makes the bytes of a JSON file from a source.
+///
+/// # Errors
+/// The source cannot be read, or is no longer what it was.
+pub type MakeJson = Box<dyn Fn() -> Result<Vec<u8>> + Send + Sync>;
+
 /// All stored tensors of a model, validated.
 pub struct Catalog {
     /// The model directory.
@@ -65,6 +72,9 @@ pub struct Catalog {
     pub absent: BTreeSet<Arc<str>>,
     /// `__metadata__` of the shards (the first that has a key wins), or a manifest's other keys.
     pub metadata: serde_json::Map<String, serde_json::Value>,
+    /// Makes `metadata.json`: every key of the container, in full. `None` if the container has no keys
+    /// besides [`Catalog::metadata`].
+    pub metadata_json: Option<MakeJson>,
     /// The model's configuration.
     pub configs: Configuration,
     /// Files of the directory that are weights, index or manifest: not shown under `files/`.
@@ -103,7 +113,7 @@ impl Catalog {
         files: Vec<Arc<dyn Object>>,
         rows: Vec<Row>,
     ) -> Result<Catalog> {
-        let mut parts = Parts::new(&source.store, "test");
+        let mut parts = Parts::new(&source.store, "test", Configuration::default());
         parts.catalog.files = files;
         parts.rows = rows;
         Catalog::assemble(&source.model, parts)

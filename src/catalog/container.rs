@@ -15,6 +15,7 @@ use super::store::{EntryKind, Source, Store};
 use super::{Catalog, Tensors};
 use crate::error::{Error, Result};
 
+pub(crate) mod gguf;
 mod impostor;
 mod manifest;
 mod numbered;
@@ -23,13 +24,17 @@ mod safetensors;
 #[cfg(test)]
 mod tests;
 
+pub use gguf::check_gguf;
 pub(super) use impostor::not_json;
-pub use safetensors::{HeaderProblem, METADATA, check_header};
+pub use safetensors::{METADATA, check_header};
 
 /// All containers, in order of preference: if a directory holds several, the first row that claims
 /// it is served.
-pub(super) static CONTAINERS: &[&dyn Container] =
-    &[&safetensors::Safetensors, &manifest::BinAndManifest];
+pub(super) static CONTAINERS: &[&dyn Container] = &[
+    &safetensors::Safetensors,
+    &gguf::Gguf,
+    &manifest::BinAndManifest,
+];
 
 /// A format of weights.
 pub(super) trait Container: Sync {
@@ -131,8 +136,9 @@ pub(super) struct Parts {
 }
 
 impl Parts {
-    /// An empty model in `store`, with the configuration from the JSON files beside the weights.
-    pub fn new(store: &Arc<dyn Store>, format: &'static str) -> Parts {
+    /// An empty model in `store`. Its configuration is what the container reads it from: the JSON files
+    /// beside the weights, or the weights themselves.
+    pub fn new(store: &Arc<dyn Store>, format: &'static str, configs: Configuration) -> Parts {
         let catalog = Catalog {
             store: store.clone(),
             model: store.location().clone(),
@@ -141,7 +147,8 @@ impl Parts {
             tensors: Tensors::default(),
             absent: BTreeSet::new(),
             metadata: serde_json::Map::new(),
-            configs: Configuration::beside(&**store),
+            metadata_json: None,
+            configs,
             weight_files: Vec::new(),
             lone_file: false,
             shards_missing: false,

@@ -1,6 +1,7 @@
 //! Problems of a model. A container reports them while it reads. Opening stops at the first; `stfs
 //! verify` collects them all.
 
+use std::fmt;
 use std::path::Path;
 
 use super::store::Source;
@@ -48,6 +49,35 @@ impl Problem {
     /// From an error about a file. The location is not repeated in the text.
     fn from_error(file: &str, error: &Error) -> Problem {
         Problem::of_file(file, error.without_location())
+    }
+}
+
+/// Something wrong with the header of a weight file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HeaderProblem {
+    /// The tensor at fault; `None` if it is the header as a whole.
+    pub tensor: Option<String>,
+    /// What is wrong, with both numbers.
+    pub problem: String,
+}
+
+impl HeaderProblem {
+    /// As a problem of the file that has the header.
+    pub(super) fn of(self, file: &str) -> Problem {
+        Problem {
+            file: file.into(),
+            tensor: self.tensor,
+            problem: self.problem,
+        }
+    }
+}
+
+impl fmt::Display for HeaderProblem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.tensor {
+            Some(t) => write!(f, "tensor '{t}': {}", self.problem),
+            None => f.write_str(&self.problem),
+        }
     }
 }
 

@@ -79,7 +79,7 @@ mod tests {
 
     use super::*;
     use crate::catalog::container::Parts;
-    use crate::catalog::{Catalog, MemoryStore, Store};
+    use crate::catalog::{Catalog, Configuration, MemoryStore, Store};
     use crate::dtype::Dtype;
     use crate::view::{Bytes, read_all};
 
@@ -87,7 +87,7 @@ mod tests {
     fn a_tensor_may_be_any_view() {
         let store = MemoryStore::new(&[("x", b"0123")]);
         let source = store.source(None);
-        let mut parts = Parts::new(&source.store, "test");
+        let mut parts = Parts::new(&source.store, "test", Configuration::default());
         parts
             .catalog
             .files

@@ -36,13 +36,25 @@ pub(super) fn check(file: &dyn Object, expected: Option<&dyn Container>) -> Resu
     if is_pickle(&head) {
         return Err(pickle(at));
     }
-    if head.starts_with(b"GGUF") {
+    if let Some(magic) = older_ggml(&head) {
         return Err(Error::invalid(
             at,
-            "is a GGUF file; stfs reads safetensors and bin + manifest",
+            format!(
+                "is an older GGML file ({magic}), not GGUF; get the model as GGUF, or convert it with llama.cpp's convert_llama_ggml_to_gguf.py"
+            ),
         ));
     }
     Ok(())
+}
+
+/// The magic number of the formats before GGUF, as text. It was written as a number, so that its
+/// letters are in reverse order on disk.
+fn older_ggml(head: &[u8]) -> Option<&'static str> {
+    let magic = head.first_chunk::<4>()?.map(|b| b.to_ascii_lowercase());
+    let reversed = [magic[3], magic[2], magic[1], magic[0]];
+    let known = ["ggml", "ggmf", "ggjt", "ggla"].into_iter();
+    let mut found = known.filter(|m| m.as_bytes() == magic || m.as_bytes() == reversed);
+    found.next()
 }
 
 /// The error for `bytes`, read from `at`, which should be JSON but could not be parsed.

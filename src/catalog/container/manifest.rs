@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 use super::{Claim, Container, Listing, Parts, Verdict, impostor, not_json};
 use crate::catalog::row::{Row, RowBytes};
 use crate::catalog::store::MAX_INDEX;
-use crate::catalog::{Findings, Object, Store};
+use crate::catalog::{Configuration, Findings, Object, Store};
 use crate::error::{Error, Location, Result};
 
 mod entry;
@@ -140,7 +140,11 @@ impl Manifest {
 
 impl Claim for Manifest {
     fn read(self: Box<Self>, findings: &mut Findings) -> Result<Parts> {
-        let mut parts = Parts::new(&self.store, BinAndManifest.name());
+        let mut parts = Parts::new(
+            &self.store,
+            BinAndManifest.name(),
+            Configuration::beside(&*self.store),
+        );
         let mut contents = match self.contents {
             Ok(contents) => contents,
             Err(error) => {

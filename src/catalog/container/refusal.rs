@@ -29,6 +29,17 @@ pub(super) fn of_file(store: &Arc<dyn Store>, name: &str, almost: Option<Error>)
     })
 }
 
+/// What to do about a shard that does not exist.
+pub(super) fn missing(store: &dyn Store, name: &str) -> &'static str {
+    if store.exists(&format!("{name}{INCOMPLETE}")) {
+        "only its .incomplete download is there; let the download finish"
+    } else if store.unfinished().is_some() {
+        "the download is unfinished; let it finish ('hf download' resumes it), or mount the rest with --allow-missing"
+    } else {
+        "download it again, or mount the rest with --allow-missing"
+    }
+}
+
 /// PyTorch's customary names for pickles.
 fn is_pickle_stem(name: &str) -> bool {
     name.starts_with("pytorch_model")
@@ -72,9 +83,6 @@ pub(super) fn of_listing(listing: &Listing) -> Error {
 
 /// A guess at what was meant.
 fn hint(listing: &Listing) -> Option<String> {
-    if let Some(name) = listing.ending(".gguf").next() {
-        return Some(format!("{name} is GGUF, which stfs does not read"));
-    }
     let models = models_below(listing).unwrap_or_default();
     if !models.is_empty() {
         let models = models.join(", ");

@@ -14,7 +14,7 @@ mod reader;
 mod shard;
 mod weight_map;
 
-pub use header::{HeaderProblem, check_header};
+pub use header::check_header;
 pub use shard::METADATA;
 
 /// The format's name in `model.json`.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::reader::{Reader, announce};
 use super::{END, NAME};
 use crate::catalog::container::{Claim, Parts, numbered};
-use crate::catalog::{Catalog, Findings, Problem, Store};
+use crate::catalog::{Catalog, Configuration, Findings, Problem, Store};
 use crate::error::Result;
 
 /// Safetensors files, all of which are read.
@@ -21,7 +21,7 @@ pub(super) struct Shards {
 impl Claim for Shards {
     fn read(self: Box<Self>, findings: &mut Findings) -> Result<Parts> {
         announce(&self.store, &self.names);
-        let mut parts = Parts::new(&self.store, NAME);
+        let mut parts = Parts::new(&self.store, NAME, Configuration::beside(&*self.store));
         parts.catalog.lone_file = self.lone;
         let mut reader = Reader {
             parts,

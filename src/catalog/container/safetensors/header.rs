@@ -1,37 +1,19 @@
 //! Finds everything that is wrong with a safetensors header. The library reports only the first
 //! problem, without the tensor's name.
 
-use std::fmt;
 use std::sync::Arc;
 
 use safetensors::tensor::TensorInfo;
 use serde_json::Value;
 
 use super::shard::{LENGTH_FIELD, METADATA};
+use crate::catalog::HeaderProblem;
 use crate::dtype::{Dtype, numel};
 use crate::reason::{Reason, reason};
 
 mod entries;
 
 use entries::{Entries, Entry};
-
-/// One thing wrong with a safetensors header.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct HeaderProblem {
-    /// The tensor at fault; `None` if it is the header as a whole.
-    pub tensor: Option<String>,
-    /// What is wrong, with both numbers.
-    pub problem: String,
-}
-
-impl fmt::Display for HeaderProblem {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.tensor {
-            Some(t) => write!(f, "tensor '{t}': {}", self.problem),
-            None => f.write_str(&self.problem),
-        }
-    }
-}
 
 /// Every structural problem of a safetensors header (the JSON alone, without its length field) for
 /// a file of `file_len` bytes in all. Empty for a valid file.

@@ -9,7 +9,7 @@ use super::shard::Shard;
 use super::weight_map::WeightMap;
 use crate::catalog::container::{Claim, Parts};
 use crate::catalog::row::Row;
-use crate::catalog::{Findings, Problem, Store};
+use crate::catalog::{Configuration, Findings, Problem, Store};
 use crate::error::{Error, Location, Result};
 
 /// An index, and the shards beside it.
@@ -21,7 +21,7 @@ pub(super) struct Index {
 
 impl Claim for Index {
     fn read(self: Box<Self>, findings: &mut Findings) -> Result<Parts> {
-        let mut parts = Parts::new(&self.store, NAME);
+        let mut parts = Parts::new(&self.store, NAME, Configuration::beside(&*self.store));
         parts.catalog.weight_files.push(self.name.clone());
         let map = match WeightMap::read(&*self.store, &self.name) {
             Ok(map) => map,

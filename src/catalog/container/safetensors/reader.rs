@@ -7,8 +7,7 @@ use std::sync::Arc;
 use serde_json::{Map, Value};
 
 use super::shard::{self, Broken, Shard};
-use crate::catalog::container::Parts;
-use crate::catalog::store::INCOMPLETE;
+use crate::catalog::container::{Parts, refusal};
 use crate::catalog::{Findings, Store};
 use crate::error::{Error, Result};
 
@@ -71,13 +70,7 @@ fn merge_metadata(into: &mut Map<String, Value>, from: Option<HashMap<String, St
 
 /// The error about a shard that an index names but that does not exist.
 fn missing_shard(store: &dyn Store, name: &str, index: &str) -> Error {
-    let why = if store.exists(&format!("{name}{INCOMPLETE}")) {
-        "only its .incomplete download is there; let the download finish"
-    } else if store.unfinished().is_some() {
-        "the download is unfinished; let it finish ('hf download' resumes it), or mount the rest with --allow-missing"
-    } else {
-        "download it again, or mount the rest with --allow-missing"
-    };
+    let why = refusal::missing(store, name);
     Error::invalid(
         store.location().join(name),
         format!("is missing, though {index} names it: {why}"),

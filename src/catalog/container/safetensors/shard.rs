@@ -8,10 +8,10 @@ use std::sync::Arc;
 use safetensors::tensor::Metadata;
 
 use super::Safetensors;
-use super::header::{HeaderProblem, examine};
+use super::header::examine;
 use crate::catalog::container::impostor;
 use crate::catalog::row::{Row, RowBytes};
-use crate::catalog::{Findings, Object, Problem};
+use crate::catalog::{Findings, HeaderProblem, Object};
 use crate::dtype::{Dtype, ElementType};
 use crate::error::{Error, Result};
 use crate::reason::{Reason, reason};
@@ -70,13 +70,8 @@ impl Broken {
         if self.problems.is_empty() || !findings.verifying() {
             findings.file(file, self.error)?;
         }
-        for HeaderProblem { tensor, problem } in self.problems {
-            let file = file.into();
-            findings.flaw(Problem {
-                file,
-                tensor,
-                problem,
-            });
+        for problem in self.problems {
+            findings.flaw(problem.of(file));
         }
         let lost = self.names;
         Ok((!lost.is_empty()).then(|| Shard {

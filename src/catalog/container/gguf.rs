@@ -1,0 +1,113 @@
+//! GGUF: one file, or a model split into numbered files. A file is known by its first four bytes,
+//! whatever its name: ollama's blobs have none to speak of. Everything is in the file itself, so the
+//! JSON files beside it count for nothing.
+
+use std::collections::BTreeMap;
+use std::ffi::OsStr;
+use std::sync::Arc;
+
+use super::{Container, Listing, Verdict};
+use crate::catalog::{Object, Store};
+use crate::error::{Error, Result};
+
+mod cursor;
+mod entry;
+mod header;
+mod layout;
+mod metadata_json;
+mod split_keys;
+mod splits;
+mod value;
+mod walk;
+
+pub use header::check_gguf;
+pub(crate) use header::{Entry, Header, Key};
+pub(crate) use value::{Kind, ValueType};
+
+use header::MAGIC;
+use splits::SplitName;
+
+/// The format's name in `model.json`.
+const NAME: &str = "gguf";
+/// The ending of the files' names.
+const END: &str = ".gguf";
+
+/// One file, or a set of splits.
+pub(super) struct Gguf;
+
+impl Container for Gguf {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn looks_for(&self) -> &'static [&'static str] {
+        &["*.gguf"]
+    }
+
+    fn takes(&self) -> &'static [&'static str] {
+        &[END]
+    }
+
+    fn claim_file(&self, store: &Arc<dyn Store>, name: &str) -> Result<Verdict> {
+        // A file that cannot be opened is reported when no container claims it.
+        let Ok(file) = store.open(OsStr::new(name)) else {
+            return Ok(Verdict::No);
+        };
+        if has_magic(&*file)? {
+            return Ok(claim(store, name));
+        }
+        Ok(match name.ends_with(END) {
+            true => Header::read(&*file)
+                .err()
+                .map_or(Verdict::No, Verdict::Almost),
+            false => Verdict::No,
+        })
+    }
+
+    fn claim_listing(&self, listing: &Listing) -> Result<Verdict> {
+        // The splits of one set are one model.
+        let mut models: BTreeMap<(&str, u32), Vec<&str>> = BTreeMap::new();
+        for name in listing.ending(END) {
+            let model = match SplitName::parse(name) {
+                Some(split) => (split.prefix, split.total),
+                None => (name.as_str(), 0),
+            };
+            models.entry(model).or_default().push(name);
+        }
+        let firsts: Vec<&str> = models.values().filter_map(|n| n.first().copied()).collect();
+        match firsts.as_slice() {
+            [] => Ok(Verdict::No),
+            [one] => Ok(claim(&listing.store, one)),
+            several => {
+                let models = splits::list(several.iter().copied());
+                let problem = format!("holds several GGUF models: {models}; give one by its path");
+                Err(Error::invalid(listing.store.location(), problem))
+            }
+        }
+    }
+
+    fn is_named_so(&self, name: &str) -> bool {
+        name.ends_with(END)
+    }
+
+    fn begins_so(&self, head: &[u8]) -> bool {
+        head.starts_with(&MAGIC)
+    }
+}
+
+/// A claim on a file and the other splits of its set.
+fn claim(store: &Arc<dyn Store>, name: &str) -> Verdict {
+    Verdict::Yes(Box::new(walk::Claimed {
+        store: store.clone(),
+        name: name.into(),
+    }))
+}
+
+fn has_magic(file: &dyn Object) -> Result<bool> {
+    let mut magic = [0; MAGIC.len()];
+    if file.len() < magic.len() as u64 {
+        return Ok(false);
+    }
+    file.read_at(0, &mut magic)?;
+    Ok(magic == MAGIC)
+}

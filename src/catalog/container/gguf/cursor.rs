@@ -1,0 +1,199 @@
+//! Reads a file from front to back in large chunks, so that a store which answers each read
+//! separately is asked only a few times. Nothing is allocated before it is known that the file has the
+//! bytes.
+
+use crate::catalog::Object;
+use crate::error::Error;
+
+/// How many bytes are fetched first: most headers without a vocabulary fit.
+const FIRST: u64 = 64 << 10;
+/// How many are fetched at a time if there are more. Half of it doubles the time to walk a vocabulary
+/// that is in the page cache, twice as many do not shorten it.
+const CHUNK: u64 = 1 << 20;
+
+/// How far into a file a header may reach, in bytes: twenty times the largest vocabularies with all of
+/// their merges. A file with holes can promise terabytes of strings, each of which would be read.
+const MAX_HEADER: u64 = 256 << 20;
+
+/// Why reading ended.
+pub(super) enum Stop {
+    /// The bytes are not what they should be.
+    Problem(String),
+    /// They could not be read.
+    Failed(Error),
+    /// What was found so far is enough.
+    Enough,
+}
+
+/// `Result` with [`Stop`].
+pub(super) type Reading<T> = Result<T, Stop>;
+
+impl From<Error> for Stop {
+    fn from(error: Error) -> Stop {
+        Stop::Failed(error)
+    }
+}
+
+/// A position in a range of a file.
+pub(super) struct Cursor<'a> {
+    file: &'a dyn Object,
+    /// The bytes from `start` on that have been fetched.
+    fetched: Vec<u8>,
+    start: u64,
+    /// How many of them have been taken.
+    taken: usize,
+    /// Where the range ends.
+    end: u64,
+    /// How many bytes to fetch next.
+    chunk: u64,
+}
+
+impl<'a> Cursor<'a> {
+    /// At `start` of a file, to read as far as `end`, which must not lie past the file's own.
+    pub fn new(file: &'a dyn Object, start: u64, end: u64) -> Cursor<'a> {
+        Cursor {
+            file,
+            fetched: Vec::new(),
+            start,
+            taken: 0,
+            end,
+            chunk: FIRST,
+        }
+    }
+
+    /// Where it is, counted from the start of the file.
+    pub fn position(&self) -> u64 {
+        self.start + self.taken as u64
+    }
+
+    /// How many bytes follow.
+    pub fn left(&self) -> u64 {
+        self.end.saturating_sub(self.position())
+    }
+
+    /// The bytes that are fetched and not taken.
+    fn ready(&self) -> &[u8] {
+        self.fetched.get(self.taken..).unwrap_or_default()
+    }
+
+    /// Fetches until `n` bytes are ready, which the range must have.
+    fn fetch(&mut self, n: usize) -> Reading<()> {
+        let ready = self.ready().len();
+        if ready >= n {
+            return Ok(());
+        }
+        if self.position().saturating_add(n as u64) > MAX_HEADER {
+            return Err(Stop::Problem(format!(
+                "its header does not end within {MAX_HEADER} bytes, as any real one does; the file is damaged, download it again"
+            )));
+        }
+        self.fetched.copy_within(self.taken.., 0);
+        self.start += self.taken as u64;
+        self.taken = 0;
+        let len = self.chunk.max(n as u64).min(self.left());
+        self.chunk = CHUNK;
+        self.fetched.resize(len as usize, 0);
+        let new = self.fetched.get_mut(ready..).unwrap_or_default();
+        let read = self.file.read_at(self.start + ready as u64, new);
+        if read.is_err() {
+            self.fetched.truncate(ready);
+        }
+        Ok(read?)
+    }
+
+    /// The next `n` bytes, which are `what`.
+    pub fn take(&mut self, n: u64, what: &dyn Fn() -> String) -> Reading<&[u8]> {
+        self.check(n, what)?;
+        let n = n as usize;
+        self.fetch(n)?;
+        let from = self.taken;
+        self.taken += n;
+        Ok(self.fetched.get(from..self.taken).unwrap_or_default())
+    }
+
+    /// The next `N` bytes, which are `what`.
+    pub fn array<const N: usize>(&mut self, what: &dyn Fn() -> String) -> Reading<[u8; N]> {
+        let mut array = [0; N];
+        array.copy_from_slice(self.take(N as u64, what)?);
+        Ok(array)
+    }
+
+    /// The next four bytes as a number, which is `what`.
+    pub fn u32(&mut self, what: &dyn Fn() -> String) -> Reading<u32> {
+        Ok(u32::from_le_bytes(self.array(what)?))
+    }
+
+    /// The next eight bytes as a number, which is `what`.
+    pub fn u64(&mut self, what: &dyn Fn() -> String) -> Reading<u64> {
+        Ok(u64::from_le_bytes(self.array(what)?))
+    }
+
+    /// The bytes of a string (its length, then its bytes), which is `what`.
+    pub fn string(&mut self, what: &dyn Fn() -> String) -> Reading<&[u8]> {
+        let length = self.string_length(what)?;
+        self.take(length, what)
+    }
+
+    fn string_length(&mut self, what: &dyn Fn() -> String) -> Reading<u64> {
+        let length = self.u64(&|| format!("the length of {}", what()))?;
+        let left = self.left();
+        if length > left {
+            return Err(Stop::Problem(format!(
+                "{} is {length} bytes long, but {left} bytes are left in the file; it is cut short or damaged, download it again",
+                what()
+            )));
+        }
+        Ok(length)
+    }
+
+    /// Passes over `n` bytes, which are `what`, without reading them.
+    pub fn skip(&mut self, n: u64, what: &dyn Fn() -> String) -> Reading<()> {
+        self.check(n, what)?;
+        match usize::try_from(n).ok().filter(|n| *n <= self.ready().len()) {
+            Some(n) => self.taken += n,
+            None => {
+                self.start = self.position() + n;
+                self.taken = 0;
+                self.fetched.clear();
+            }
+        }
+        Ok(())
+    }
+
+    /// Passes over `count` strings, which are `what`.
+    pub fn skip_strings(&mut self, count: u64, what: &dyn Fn() -> String) -> Reading<()> {
+        let mut left = count;
+        while left > 0 {
+            // As many as are here whole, without a check of each against the file's end.
+            let mut rest = self.ready();
+            while left > 0
+                && let Some((length, tail)) = rest.split_first_chunk()
+                && let Ok(length) = usize::try_from(u64::from_le_bytes(*length))
+                && let Some(tail) = tail.get(length..)
+            {
+                rest = tail;
+                left -= 1;
+            }
+            self.taken = self.fetched.len() - rest.len();
+            if left > 0 {
+                let string = || format!("string {} of {}", count - left, what());
+                let length = self.string_length(&string)?;
+                self.skip(length, &string)?;
+                left -= 1;
+            }
+        }
+        Ok(())
+    }
+
+    /// That the range has `n` more bytes.
+    fn check(&self, n: u64, what: &dyn Fn() -> String) -> Reading<()> {
+        if n <= self.left() {
+            return Ok(());
+        }
+        let (at, has) = (self.position(), self.file.len());
+        Err(Stop::Problem(format!(
+            "is cut short: {} needs {n} bytes from byte {at} on, the file has {has}; download it again",
+            what()
+        )))
+    }
+}

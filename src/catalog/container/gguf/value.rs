@@ -1,0 +1,145 @@
+//! The values of keys: their types, and small ones as JSON.
+
+use serde_json::{Number, Value};
+
+use super::cursor::{Cursor, Reading};
+
+/// The type of a key's value.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub(crate) enum ValueType {
+    U8,
+    I8,
+    U16,
+    I16,
+    U32,
+    I32,
+    F32,
+    Bool,
+    String,
+    Array,
+    U64,
+    I64,
+    F64,
+}
+
+/// The types by their numbers, with their names and sizes in bytes. A string's size is the least that
+/// it takes.
+#[rustfmt::skip]
+const TYPES: [(ValueType, &str, u64); 13] = [
+    (ValueType::U8,     "uint8",   1),
+    (ValueType::I8,     "int8",    1),
+    (ValueType::U16,    "uint16",  2),
+    (ValueType::I16,    "int16",   2),
+    (ValueType::U32,    "uint32",  4),
+    (ValueType::I32,    "int32",   4),
+    (ValueType::F32,    "float32", 4),
+    (ValueType::Bool,   "bool",    1),
+    (ValueType::String, "string",  8),
+    (ValueType::Array,  "array",  12),
+    (ValueType::U64,    "uint64",  8),
+    (ValueType::I64,    "int64",   8),
+    (ValueType::F64,    "float64", 8),
+];
+
+impl ValueType {
+    /// The type of that number.
+    pub(crate) fn from_number(number: u32) -> Option<ValueType> {
+        let row = TYPES.get(usize::try_from(number).ok()?)?;
+        Some(row.0)
+    }
+
+    /// The name in `metadata.json`.
+    pub(crate) fn name(self) -> &'static str {
+        TYPES[self as usize].1
+    }
+
+    /// The least that a value takes, in bytes: its size, if all values have the same.
+    pub(crate) fn size(self) -> u64 {
+        TYPES[self as usize].2
+    }
+}
+
+/// What a key's value is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// One value, which is not an array.
+    Single(ValueType),
+    /// This many values of one type, which is not an array either.
+    Array {
+        /// The type of the elements.
+        of: ValueType,
+        /// How many there are.
+        count: u64,
+    },
+}
+
+impl Kind {
+    /// The type of the value itself.
+    pub(crate) fn value_type(self) -> ValueType {
+        match self {
+            Kind::Single(kind) => kind,
+            Kind::Array { .. } => ValueType::Array,
+        }
+    }
+
+    /// The bytes between a key's name and its value: the type's number, and for an array that of its
+    /// elements and their count.
+    pub(crate) fn header_size(self) -> u64 {
+        match self {
+            Kind::Single(_) => 4,
+            Kind::Array { .. } => 4 + 4 + 8,
+        }
+    }
+}
+
+/// One value, read; `String` is not UTF-8 necessarily.
+pub(super) enum Scalar<'a> {
+    Unsigned(u64),
+    Signed(i64),
+    F32(f32),
+    F64(f64),
+    Bool(bool),
+    String(&'a [u8]),
+}
+
+/// Reads a value of that type, which must not be an array.
+pub(super) fn read<'a>(
+    cursor: &'a mut Cursor<'_>,
+    kind: ValueType,
+    what: &dyn Fn() -> String,
+) -> Reading<Scalar<'a>> {
+    Ok(match kind {
+        ValueType::U8 => Scalar::Unsigned(u8::from_le_bytes(cursor.array(what)?).into()),
+        ValueType::I8 => Scalar::Signed(i8::from_le_bytes(cursor.array(what)?).into()),
+        ValueType::U16 => Scalar::Unsigned(u16::from_le_bytes(cursor.array(what)?).into()),
+        ValueType::I16 => Scalar::Signed(i16::from_le_bytes(cursor.array(what)?).into()),
+        ValueType::U32 => Scalar::Unsigned(cursor.u32(what)?.into()),
+        ValueType::I32 => Scalar::Signed(i32::from_le_bytes(cursor.array(what)?).into()),
+        ValueType::F32 => Scalar::F32(f32::from_le_bytes(cursor.array(what)?)),
+        ValueType::Bool => Scalar::Bool(cursor.array(what)? != [0]),
+        ValueType::String | ValueType::Array => Scalar::String(cursor.string(what)?),
+        ValueType::U64 => Scalar::Unsigned(cursor.u64(what)?),
+        ValueType::I64 => Scalar::Signed(i64::from_le_bytes(cursor.array(what)?)),
+        ValueType::F64 => Scalar::F64(f64::from_le_bytes(cursor.array(what)?)),
+    })
+}
+
+impl Scalar<'_> {
+    /// As JSON: NaN and infinities as null, U+FFFD in place of bytes that are not UTF-8.
+    pub fn to_json(&self) -> Value {
+        match *self {
+            Scalar::Unsigned(n) => n.into(),
+            Scalar::Signed(n) => n.into(),
+            Scalar::F32(x) => shortest(x).map_or(Value::Null, Value::Number),
+            Scalar::F64(x) => Number::from_f64(x).map_or(Value::Null, Value::Number),
+            Scalar::Bool(b) => b.into(),
+            Scalar::String(bytes) => String::from_utf8_lossy(bytes).into(),
+        }
+    }
+}
+
+/// The shortest decimal that is read back as the same binary32: 1e-5, not 9.999999747378752e-6.
+fn shortest(x: f32) -> Option<Number> {
+    Number::from_f64(x.to_string().parse().ok()?)
+}
