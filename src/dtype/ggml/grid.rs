@@ -160,8 +160,9 @@ decoder! {
 decoder! {
     pub(super) fn iq1_m(lanes, b: [u8; 56]) -> [f32; 256] as out {
         // The upper four bits of each word of scales are a part of the block's.
-        let words = [0, 1, 2, 3].map(|i| u16::from_le_bytes(part(b, 48 + 2 * i)));
-        let d = words.iter().rev().fold(0, |bits, w| bits << 4 | w >> 12);
+        let word = |i: usize| u16::from_le_bytes(part(b, 48 + 2 * i));
+        let words = [word(0), word(1), word(2), word(3)];
+        let d = words[0] >> 12 | words[1] >> 12 << 4 | words[2] >> 12 << 8 | words[3] >> 12 << 12;
         let d = lanes.half(&d.to_le_bytes(), 0);
         for (j, out) in out.as_chunks_mut().0.iter_mut().enumerate() {
             let scale = |i: usize| {
@@ -172,8 +173,8 @@ decoder! {
             let q: [u8; 4] = part(b, 4 * j);
             let entry = |l: usize| {
                 let h = usize::from(h) >> (4 * l);
-                // 9 less is an eighth less; if 2 is added here, it is an eighth more.
-                let more = (!h as u64 >> 3 & 1) * u64::from_le_bytes([2; 8]);
+                // All codes lose 9, which subtracts an eighth. With 2 more, it adds one.
+                let more = u64::from_le_bytes([if h & 8 == 0 { 2 } else { 0 }; 8]);
                 IQ1[usize::from(q[l]) | (h & 7) << 8] + more
             };
             let codes = lanes.words([entry(0), entry(1), entry(2), entry(3)]);
@@ -194,10 +195,8 @@ mod tests {
     fn grids_are_those_of_ggml() {
         let hash = |at: usize, len: usize| {
             let digest = Sha256::digest(&PACKED[at..at + len]);
-            digest
-                .iter()
-                .map(|b| format!("{b:02x}"))
-                .collect::<String>()
+            let bytes = digest.iter().map(|b| format!("{b:02x}"));
+            bytes.collect::<String>()
         };
         #[rustfmt::skip]
         let hashes = [

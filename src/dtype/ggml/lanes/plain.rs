@@ -87,7 +87,7 @@ impl Lanes for Plain {
         std::array::from_fn(|i| {
             // Byte k keeps bit k. Adding 127 to each moves it, wherever it stands, to bit 7.
             let bits = eight(block[at + i]) & 0x8040_2010_0804_0201;
-            (bits + eight(127) >> 7 & eight(1)) * u64::from(code)
+            ((bits + eight(127)) >> 7 & eight(1)) * u64::from(code)
         })
     }
 
@@ -117,14 +117,11 @@ impl Lanes for Plain {
 
     #[inline(always)]
     fn lookup(self, table: &[i8; 16], codes: [u64; 4]) -> [u64; 4] {
-        let mut values = [0; 32];
-        for (value, code) in values
-            .iter_mut()
-            .zip(bytemuck::cast::<_, [u8; 32]>(codes.map(u64::to_le_bytes)))
-        {
-            *value = table[usize::from(code & 15)];
+        let mut bytes = codes.map(u64::to_le_bytes);
+        for code in bytes.as_flattened_mut() {
+            *code = table[usize::from(*code & 15)] as u8;
         }
-        bytemuck::cast::<_, [[u8; 8]; 4]>(values).map(u64::from_le_bytes)
+        bytes.map(u64::from_le_bytes)
     }
 
     #[inline(always)]
