@@ -4,6 +4,7 @@
 // Each test program uses its own part of this.
 #![allow(dead_code, unused_imports)]
 
+pub mod gguf;
 pub mod model;
 pub mod mount;
 pub mod naive;
