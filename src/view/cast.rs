@@ -157,7 +157,7 @@ mod tests {
         // Q8_0, Q4_K and Q2_0: 32, 256 and 64 values. More than one piece of each.
         for (number, size, elements) in [(8, 34, 32), (12, 144, 256), (42, 18, 64)] {
             let blocks = 2 * PIECE / size + 3;
-            let mut bytes: Vec<u8> = (0..blocks * size).map(|i| (i * i >> 7) as u8).collect();
+            let mut bytes: Vec<u8> = (0..blocks * size).map(|i| ((i * i) >> 7) as u8).collect();
             for block in bytes.chunks_mut(size) {
                 // Finite numbers: NaN would compare as bytes, too, but hide a wrong block.
                 (block[1], block[3]) = (0x24, 0x25);
