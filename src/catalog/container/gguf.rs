@@ -21,14 +21,12 @@ mod value;
 mod walk;
 
 pub use header::check_gguf;
-pub(crate) use header::{Entry, Header, Key};
-pub(crate) use value::{Kind, ValueType};
+pub(crate) use header::{Header, MAGIC};
 
-use header::MAGIC;
 use splits::SplitName;
 
 /// The format's name in `model.json`.
-const NAME: &str = "gguf";
+pub(crate) const NAME: &str = "gguf";
 /// The ending of the files' names.
 const END: &str = ".gguf";
 
