@@ -1,7 +1,7 @@
 //! I-quants: groups of eight values are entries of a grid, each entry four or eight small integers.
 //!
 //! The grids follow no formula. `grids.bin` holds them as packed 16-bit words, which are ggml's
-//! (MIT license), taken from `gguf.quants` of the Python package `gguf` 0.19.0: for IQ2_XXS,
+//! (`grids.bin.license`), taken from `gguf.quants` of the Python package `gguf` 0.19.0: for IQ2_XXS,
 //! IQ2_XS, IQ2_S, IQ3_XXS, IQ3_S and IQ1_S in this order, `bytes.fromhex(T.grid_hex.decode())`.
 
 use super::blocks::part;
