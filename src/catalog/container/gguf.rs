@@ -21,7 +21,7 @@ mod value;
 mod walk;
 
 pub use header::check_gguf;
-pub(crate) use header::{Header, MAGIC};
+pub(crate) use header::{Entry, Header, Key, MAGIC};
 
 use splits::SplitName;
 
