@@ -172,33 +172,38 @@ impl ModelSummary {
 /// `model.json`. Waits for facts.
 pub fn model_json(model: &Model) -> Vec<u8> {
     let s = ModelSummary::of(model);
-    let files: Vec<Value> = model
-        .catalog
-        .files
-        .iter()
-        .map(|f| json!({"name": f.name(), "bytes": f.len()}))
-        .collect();
-    let dtypes: Map<String, Value> = s
-        .dtypes
-        .iter()
-        .map(|(name, (tensors, bytes))| (name.clone(), json!({"tensors": tensors, "bytes": bytes})))
-        .collect();
     let value = json!({
         "format": model.catalog.format,
-        "files": files,
+        "files": files_json(model),
         "tensors": s.tensors,
         "parameters": s.parameters,
         "bytes": s.bytes,
-        "dtypes": dtypes,
+        "dtypes": dtypes_json(&s),
         "quantization": model_quantization(model),
         "metadata": model.catalog.metadata,
     });
     pretty(&value)
 }
 
+/// The weight files, in JSON.
+pub fn files_json(model: &Model) -> Value {
+    let files = model.catalog.files.iter();
+    files
+        .map(|f| json!({"name": f.name(), "bytes": f.len()}))
+        .collect()
+}
+
+/// Tensors and bytes of each dtype, in JSON.
+pub fn dtypes_json(summary: &ModelSummary) -> Map<String, Value> {
+    let dtypes = summary.dtypes.iter();
+    dtypes
+        .map(|(name, (tensors, bytes))| (name.clone(), json!({"tensors": tensors, "bytes": bytes})))
+        .collect()
+}
+
 /// What most of the quantized layers are. Of a model without any, whether tensors have block types, whose
 /// names tell the rest. `null` for a model that has neither.
-fn model_quantization(model: &Model) -> Value {
+pub fn model_quantization(model: &Model) -> Value {
     let mut counts: BTreeMap<(&str, Option<u32>, Option<u64>), u32> = BTreeMap::new();
     for i in 0..model.layer_count() {
         let (recognized, layer) = model.layer(i);

@@ -3,7 +3,7 @@
 //!
 //! In each, `j` counts 32 values.
 
-use super::lanes::{Lanes, decoder};
+use super::lanes::decoder;
 
 decoder! {
     pub(super) fn q2_k(lanes, b: [u8; 84]) -> [f32; 256] as out {

@@ -1,7 +1,7 @@
 //! Blocks with one scale, and perhaps a minimum.
 
 use super::blocks::{blocks, half};
-use super::lanes::{Lanes, decoder};
+use super::lanes::decoder;
 use crate::simd::for_each_cpu;
 
 decoder! {
