@@ -82,7 +82,11 @@ const fn block(
 /// The element type of a ggml type number; `None` for numbers that ggml removed or never had.
 pub fn from_number(number: u32) -> Option<ElementType> {
     let plain = PLAIN.iter().find(|(n, _)| *n == number);
-    let block = || BLOCKS.iter().find(|b| b.abi == ABI + number);
+    let block = || {
+        BLOCKS
+            .iter()
+            .find(|b| b.abi.checked_sub(ABI) == Some(number))
+    };
     plain
         .map(|(_, dtype)| ElementType::Known(*dtype))
         .or_else(|| block().map(ElementType::Block))
