@@ -18,6 +18,8 @@ mod layout;
 mod metadata_json;
 mod split_keys;
 mod splits;
+#[cfg(test)]
+mod tests;
 mod value;
 mod walk;
 

@@ -85,7 +85,7 @@ fn push_elements(
 ) -> Reading<()> {
     for i in 0..count {
         if i > 0 {
-            out.push(b',');
+            out.extend_from_slice(b", ");
         }
         value::read(cursor, of, what)?.push(out);
     }
