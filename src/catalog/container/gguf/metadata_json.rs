@@ -1,7 +1,7 @@
 //! `metadata.json`: every key of a file in full, as JSON, one to a line.
 
 use super::cursor::{Cursor, Reading, Stop};
-use super::header::Key;
+use super::key::Key;
 use super::value::{self, Kind, Scalar, ValueType};
 use crate::catalog::Object;
 use crate::error::{Error, Result};
@@ -85,7 +85,7 @@ fn push_elements(
 ) -> Reading<()> {
     for i in 0..count {
         if i > 0 {
-            out.push(b',');
+            out.extend_from_slice(b", ");
         }
         value::read(cursor, of, what)?.push(out);
     }
