@@ -20,6 +20,7 @@ mod tensors;
 
 pub use configuration::{Configuration, Unused};
 pub(crate) use container::METADATA;
+#[allow(unused_imports)]
 pub(crate) use container::gguf;
 pub use container::{check_gguf, check_header};
 pub use findings::{HeaderProblem, Problem, check};

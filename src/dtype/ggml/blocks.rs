@@ -17,7 +17,9 @@ pub(super) fn blocks<const B: usize, const N: usize>(
 /// The `N` bytes from `at` on, of a block that has them.
 #[inline(always)]
 pub(super) fn part<const N: usize>(block: &[u8], at: usize) -> [u8; N] {
-    std::array::from_fn(|i| block[at + i])
+    let mut part = [0; N];
+    part.copy_from_slice(&block[at..at + N]);
+    part
 }
 
 /// The F16 at byte `at` of a block, widened.

@@ -1,7 +1,6 @@
 //! FP4 (E2M1) codes with a scale for every 32 (MXFP4) or 16 values (NVFP4).
 
-use super::blocks::{blocks, part};
-use crate::simd::for_each_cpu;
+use super::lanes::decoder;
 
 /// Twice the values of the codes; the scales are half of what OCP's are. Code 8 is +0 here.
 static VALUES: [i8; 16] = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12];
@@ -35,31 +34,20 @@ const fn ue4m3() -> [f32; 256] {
     table
 }
 
-/// Two values a byte: the low halves of all bytes, then the high ones.
-#[inline(always)]
-fn codes<const N: usize>(codes: &[u8; N], scale: f32, out: &mut [f32]) {
-    let (low, high) = out.split_at_mut(N);
-    for ((low, high), &q) in low.iter_mut().zip(high).zip(codes) {
-        *low = scale * f32::from(VALUES[usize::from(q & 15)]);
-        *high = scale * f32::from(VALUES[usize::from(q >> 4)]);
+decoder! {
+    pub(super) fn mxfp4(lanes, b: [u8; 17]) -> [f32; 32] as out {
+        let codes = lanes.lookup(&VALUES, lanes.nibbles(b, 1));
+        lanes.products([e8m0(b[0]); 2], codes, out);
     }
 }
 
-for_each_cpu! {
-    pub(super) fn mxfp4(bytes: &[u8], out: &mut [f32]) {
-        blocks(bytes, out, |b: &[u8; 17], out: &mut [f32; 32]| {
-            codes::<16>(&part(b, 1), e8m0(b[0]), out);
-        });
-    }
-}
-
-for_each_cpu! {
-    pub(super) fn nvfp4(bytes: &[u8], out: &mut [f32]) {
-        blocks(bytes, out, |b: &[u8; 36], out: &mut [f32; 64]| {
-            for (i, out) in out.as_chunks_mut::<16>().0.iter_mut().enumerate() {
-                codes::<8>(&part(b, 4 + 8 * i), UE4M3[usize::from(b[i])], out);
-            }
-        });
+decoder! {
+    pub(super) fn nvfp4(lanes, b: [u8; 36]) -> [f32; 64] as out {
+        for (i, out) in out.as_chunks_mut().0.iter_mut().enumerate() {
+            let scales = [b[2 * i], b[2 * i + 1]].map(|x| UE4M3[usize::from(x)]);
+            let codes = lanes.lookup(&VALUES, lanes.nibbles_by_eights(b, 4 + 16 * i));
+            lanes.products(scales, codes, out);
+        }
     }
 }
 

@@ -1,34 +1,38 @@
 //! I-quants: groups of eight values are entries of a grid, each entry four or eight small integers.
 //!
 //! The grids follow no formula. `grids.bin` holds them as packed 16-bit words, which are ggml's
-//! (MIT license), taken from `gguf.quants` of the Python package `gguf` 0.19.0: for IQ2_XXS,
+//! (`grids.bin.license`), taken from `gguf.quants` of the Python package `gguf` 0.19.0: for IQ2_XXS,
 //! IQ2_XS, IQ2_S, IQ3_XXS, IQ3_S and IQ1_S in this order, `bytes.fromhex(T.grid_hex.decode())`.
 
-use super::blocks::{blocks, half};
-use crate::simd::for_each_cpu;
+use super::blocks::part;
+use super::lanes::decoder;
 
 static PACKED: [u8; 9216] = *include_bytes!("grids.bin");
 
-static IQ2_XXS: [[i8; 8]; 256] = unpack(0, [8, 25, 43, 0]);
-static IQ2_XS: [[i8; 8]; 512] = unpack(512, [8, 25, 43, 0]);
-static IQ2_S: [[i8; 8]; 1024] = unpack(1536, [8, 25, 43, 0]);
-static IQ3_XXS: [[i8; 4]; 256] = unpack(3584, [4, 12, 20, 28, 36, 44, 52, 62]);
-static IQ3_S: [[i8; 4]; 512] = unpack(4096, [1, 3, 5, 7, 9, 11, 13, 15]);
-static IQ1: [[i8; 8]; 2048] = unpack(5120, [-1, 0, 1, 0]);
+static IQ2_XXS: [u64; 256] = unpack(0, 8, [8, 25, 43, 0]);
+static IQ2_XS: [u64; 512] = unpack(512, 8, [8, 25, 43, 0]);
+static IQ2_S: [u64; 1024] = unpack(1536, 8, [8, 25, 43, 0]);
+static IQ3_XXS: [u64; 256] = unpack(3584, 4, [4, 12, 20, 28, 36, 44, 52, 62]);
+static IQ3_S: [u64; 512] = unpack(4096, 4, [1, 3, 5, 7, 9, 11, 13, 15]);
+/// Eight times the values -1, 0 and 1, plus 8: room for an eighth to be added or subtracted.
+static IQ1: [u64; 2048] = unpack(5120, 8, [0, 8, 16, 0]);
 
 /// The grid at byte `at` of [`PACKED`]: an entry is a little-endian 16-bit word, split evenly into
-/// its `W` values, lowest bits first. `map` gives the value of each code.
-const fn unpack<const N: usize, const W: usize, const M: usize>(
+/// its values (`width` of them), lowest bits first. `map` gives the value of each code; the values
+/// become the bytes of a word, lowest first.
+const fn unpack<const N: usize, const M: usize>(
     at: usize,
-    map: [i8; M],
-) -> [[i8; W]; N] {
-    let mut grid = [[0; W]; N];
+    width: usize,
+    map: [u64; M],
+) -> [u64; N] {
+    let mut grid = [0; N];
     let mut entry = 0;
     while entry < N {
-        let word = u16_at(&PACKED, at + 2 * entry);
+        let packed = u16::from_le_bytes([PACKED[at + 2 * entry], PACKED[at + 2 * entry + 1]]);
         let mut k = 0;
-        while k < W {
-            grid[entry][k] = map[(word >> (16 / W * k)) as usize % M];
+        while k < width {
+            let code = (packed >> (16 / width * k)) as usize % M;
+            grid[entry] |= map[code] << (8 * k);
             k += 1;
         }
         entry += 1;
@@ -50,166 +54,132 @@ const fn signs() -> [u8; 128] {
     signs
 }
 
-/// Eight values: an entry of a grid times `scale`, negative where `signs` has a bit.
+/// The signs of 32 values from four times seven bits.
 #[inline(always)]
-fn signed(grid: &[i8; 8], scale: f32, signs: u8, out: &mut [f32; 8]) {
-    for (k, (o, &g)) in out.iter_mut().zip(grid).enumerate() {
-        // As multiplying by -1 last, which makes 0 into -0.
-        let sign = u32::from(signs) << (31 - k) & 1 << 31;
-        *o = f32::from_bits((scale * f32::from(g)).to_bits() ^ sign);
-    }
+fn four_signs(bits: u32) -> [u8; 4] {
+    let signs = |l: u32| SIGNS[(bits >> (7 * l) & 127) as usize];
+    [signs(0), signs(1), signs(2), signs(3)]
 }
 
-/// The low (0) or high (1) four bits of a byte.
 #[inline(always)]
 fn nibble(byte: u8, which: usize) -> f32 {
     f32::from(byte >> (4 * which) & 15)
 }
 
-#[inline(always)]
-const fn u16_at(b: &[u8], at: usize) -> u16 {
-    u16::from_le_bytes([b[at], b[at + 1]])
-}
-
-#[inline(always)]
-fn u32_at(b: &[u8], at: usize) -> u32 {
-    u32::from_le_bytes([b[at], b[at + 1], b[at + 2], b[at + 3]])
-}
-
-/// Two entries of four values.
-#[inline(always)]
-fn pair(a: [i8; 4], b: [i8; 4]) -> [i8; 8] {
-    [a[0], a[1], a[2], a[3], b[0], b[1], b[2], b[3]]
-}
-
-/// Eight values: an entry of a grid, moved by `delta`, times `scale`.
-#[inline(always)]
-fn moved(grid: &[i8; 8], delta: f32, scale: f32, out: &mut [f32; 8]) {
-    for (o, &g) in out.iter_mut().zip(grid) {
-        *o = scale * (f32::from(g) + delta);
+decoder! {
+    pub(super) fn iq2_xxs(lanes, b: [u8; 66]) -> [f32; 256] as out {
+        let d = lanes.half(b, 0);
+        for (j, out) in out.as_chunks_mut().0.iter_mut().enumerate() {
+            let q: [u8; 4] = part(b, 2 + 8 * j);
+            let a = u32::from_le_bytes(part(b, 2 + 8 * j + 4));
+            let scale = (d * (0.5 + (a >> 28) as f32)) * 0.25;
+            let codes = lanes.words(q.map(|q| IQ2_XXS[usize::from(q)]));
+            let codes = lanes.negate(codes, lanes.bits(&four_signs(a), 0, 255));
+            lanes.products([scale; 2], codes, out);
+        }
     }
 }
 
-for_each_cpu! {
-    pub(super) fn iq2_xxs(bytes: &[u8], out: &mut [f32]) {
-        blocks(bytes, out, |b: &[u8; 66], out: &mut [f32; 256]| {
-            let d = half(b, 0);
-            for (j, out) in out.as_chunks_mut::<32>().0.iter_mut().enumerate() {
-                let a = u32_at(b, 2 + 8 * j + 4);
-                let scale = (d * (0.5 + (a >> 28) as f32)) * 0.25;
-                for (l, out) in out.as_chunks_mut::<8>().0.iter_mut().enumerate() {
-                    let entry = usize::from(b[2 + 8 * j + l]);
-                    let signs = SIGNS[(a >> (7 * l) & 127) as usize];
-                    signed(&IQ2_XXS[entry], scale, signs, out);
-                }
-            }
-        });
+decoder! {
+    pub(super) fn iq2_xs(lanes, b: [u8; 74]) -> [f32; 256] as out {
+        let d = lanes.half(b, 0);
+        for (j, out) in out.as_chunks_mut().0.iter_mut().enumerate() {
+            let q = |l: usize| usize::from(u16::from_le_bytes(part(b, 2 + 8 * j + 2 * l)));
+            let q = [q(0), q(1), q(2), q(3)];
+            let scale = |i| (d * (0.5 + nibble(b[66 + j], i))) * 0.25;
+            let codes = lanes.words(q.map(|q| IQ2_XS[q & 511]));
+            let signs = q.map(|q| SIGNS[q >> 9]);
+            let codes = lanes.negate(codes, lanes.bits(&signs, 0, 255));
+            lanes.products([scale(0), scale(1)], codes, out);
+        }
     }
 }
 
-for_each_cpu! {
-    pub(super) fn iq2_xs(bytes: &[u8], out: &mut [f32]) {
-        blocks(bytes, out, |b: &[u8; 74], out: &mut [f32; 256]| {
-            let d = half(b, 0);
-            for (i, out) in out.as_chunks_mut::<16>().0.iter_mut().enumerate() {
-                let scale = (d * (0.5 + nibble(b[66 + i / 2], i % 2))) * 0.25;
-                for (l, out) in out.as_chunks_mut::<8>().0.iter_mut().enumerate() {
-                    let q = usize::from(u16_at(b, 2 + 2 * (2 * i + l)));
-                    signed(&IQ2_XS[q & 511], scale, SIGNS[q >> 9], out);
-                }
-            }
-        });
+decoder! {
+    pub(super) fn iq2_s(lanes, b: [u8; 82]) -> [f32; 256] as out {
+        let d = lanes.half(b, 0);
+        for (j, out) in out.as_chunks_mut().0.iter_mut().enumerate() {
+            let scale = |i| (d * (0.5 + nibble(b[74 + j], i))) * 0.25;
+            let (q, high): ([u8; 4], _) = (part(b, 2 + 4 * j), usize::from(b[66 + j]));
+            let entry = |l: usize| IQ2_S[usize::from(q[l]) | high << (8 - 2 * l) & 0x300];
+            let codes = lanes.words([entry(0), entry(1), entry(2), entry(3)]);
+            let codes = lanes.negate(codes, lanes.bits(b, 34 + 4 * j, 255));
+            lanes.products([scale(0), scale(1)], codes, out);
+        }
     }
 }
 
-for_each_cpu! {
-    pub(super) fn iq2_s(bytes: &[u8], out: &mut [f32]) {
-        blocks(bytes, out, |b: &[u8; 82], out: &mut [f32; 256]| {
-            let d = half(b, 0);
-            for (i, out) in out.as_chunks_mut::<16>().0.iter_mut().enumerate() {
-                let scale = (d * (0.5 + nibble(b[74 + i / 2], i % 2))) * 0.25;
-                for (l, out) in out.as_chunks_mut::<8>().0.iter_mut().enumerate() {
-                    let k = 2 * i + l;
-                    let high = b[66 + k / 4] >> (2 * (k % 4)) & 3;
-                    let entry = usize::from(b[2 + k]) + 256 * usize::from(high);
-                    signed(&IQ2_S[entry], scale, b[34 + k], out);
-                }
-            }
-        });
+decoder! {
+    pub(super) fn iq3_xxs(lanes, b: [u8; 98]) -> [f32; 256] as out {
+        let d = lanes.half(b, 0);
+        for (j, out) in out.as_chunks_mut().0.iter_mut().enumerate() {
+            let a = u32::from_le_bytes(part(b, 66 + 4 * j));
+            let scale = (d * (0.5 + (a >> 28) as f32)) * 0.5;
+            let q: [u8; 8] = part(b, 2 + 8 * j);
+            let pair = |k| IQ3_XXS[usize::from(q[k])] | IQ3_XXS[usize::from(q[k + 1])] << 32;
+            let codes = lanes.words([pair(0), pair(2), pair(4), pair(6)]);
+            let codes = lanes.negate(codes, lanes.bits(&four_signs(a), 0, 255));
+            lanes.products([scale; 2], codes, out);
+        }
     }
 }
 
-for_each_cpu! {
-    pub(super) fn iq3_xxs(bytes: &[u8], out: &mut [f32]) {
-        blocks(bytes, out, |b: &[u8; 98], out: &mut [f32; 256]| {
-            let d = half(b, 0);
-            for (j, out) in out.as_chunks_mut::<32>().0.iter_mut().enumerate() {
-                let a = u32_at(b, 66 + 4 * j);
-                let scale = (d * (0.5 + (a >> 28) as f32)) * 0.5;
-                for (l, out) in out.as_chunks_mut::<8>().0.iter_mut().enumerate() {
-                    let entry = |i| IQ3_XXS[usize::from(b[2 + 8 * j + 2 * l + i])];
-                    let signs = SIGNS[(a >> (7 * l) & 127) as usize];
-                    signed(&pair(entry(0), entry(1)), scale, signs, out);
-                }
-            }
-        });
+decoder! {
+    pub(super) fn iq3_s(lanes, b: [u8; 110]) -> [f32; 256] as out {
+        let d = lanes.half(b, 0);
+        for (j, out) in out.as_chunks_mut().0.iter_mut().enumerate() {
+            let scale = d * (1.0 + 2.0 * nibble(b[106 + j / 2], j % 2));
+            let (q, high): ([u8; 8], _) = (part(b, 2 + 8 * j), usize::from(b[66 + j]));
+            let entry = |k: usize| IQ3_S[usize::from(q[k]) | high << (8 - k) & 256];
+            let pair = |k| entry(k) | entry(k + 1) << 32;
+            let codes = lanes.words([pair(0), pair(2), pair(4), pair(6)]);
+            let codes = lanes.negate(codes, lanes.bits(b, 74 + 4 * j, 255));
+            lanes.products([scale; 2], codes, out);
+        }
     }
 }
 
-for_each_cpu! {
-    pub(super) fn iq3_s(bytes: &[u8], out: &mut [f32]) {
-        blocks(bytes, out, |b: &[u8; 110], out: &mut [f32; 256]| {
-            let d = half(b, 0);
-            for (j, out) in out.as_chunks_mut::<32>().0.iter_mut().enumerate() {
-                let scale = d * (1.0 + 2.0 * nibble(b[106 + j / 2], j % 2));
-                for (l, out) in out.as_chunks_mut::<8>().0.iter_mut().enumerate() {
-                    let high = b[66 + j] >> (2 * l);
-                    let entry = |i| {
-                        let high = usize::from(high >> i & 1);
-                        IQ3_S[usize::from(b[2 + 8 * j + 2 * l + i]) + 256 * high]
-                    };
-                    signed(&pair(entry(0), entry(1)), scale, b[74 + 4 * j + l], out);
-                }
-            }
-        });
+// IQ1 adds an eighth to each value of the grid, or subtracts it. Here codes are eight times as
+// large, and scales an eighth: only exponents change.
+
+decoder! {
+    pub(super) fn iq1_s(lanes, b: [u8; 50]) -> [f32; 256] as out {
+        let d = lanes.half(b, 0);
+        for (j, out) in out.as_chunks_mut().0.iter_mut().enumerate() {
+            let h = u16::from_le_bytes(part(b, 34 + 2 * j));
+            let scale = (d * f32::from(2 * (h >> 12 & 7) + 1)) * 0.125;
+            let q: [u8; 4] = part(b, 2 + 4 * j);
+            let entry = |l: usize| IQ1[usize::from(q[l]) | usize::from(h >> (3 * l) & 7) << 8];
+            let codes = lanes.words([entry(0), entry(1), entry(2), entry(3)]);
+            let codes = lanes.minus(codes, 7 + 2 * (h >> 15) as u8);
+            lanes.products([scale; 2], codes, out);
+        }
     }
 }
 
-for_each_cpu! {
-    pub(super) fn iq1_s(bytes: &[u8], out: &mut [f32]) {
-        blocks(bytes, out, |b: &[u8; 50], out: &mut [f32; 256]| {
-            let d = half(b, 0);
-            for (j, out) in out.as_chunks_mut::<32>().0.iter_mut().enumerate() {
-                let h = u16_at(b, 34 + 2 * j);
-                let scale = d * f32::from(2 * (h >> 12 & 7) + 1);
-                let delta = if h >> 15 == 1 { -0.125 } else { 0.125 };
-                for (l, out) in out.as_chunks_mut::<8>().0.iter_mut().enumerate() {
-                    let high = usize::from(h >> (3 * l) & 7);
-                    let entry = usize::from(b[2 + 4 * j + l]) + 256 * high;
-                    moved(&IQ1[entry], delta, scale, out);
-                }
-            }
-        });
-    }
-}
-
-for_each_cpu! {
-    pub(super) fn iq1_m(bytes: &[u8], out: &mut [f32]) {
-        blocks(bytes, out, |b: &[u8; 56], out: &mut [f32; 256]| {
-            // The upper four bits of each word of scales are a part of the block's.
-            let words: [u16; 4] = std::array::from_fn(|i| u16_at(b, 48 + 2 * i));
-            let d = words.iter().rev().fold(0, |bits, w| bits << 4 | w >> 12);
-            let d = half(&d.to_le_bytes(), 0);
-            for (k, out) in out.as_chunks_mut::<16>().0.iter_mut().enumerate() {
-                let scale = d * f32::from(2 * (words[k / 4] >> (3 * (k % 4)) & 7) + 1);
-                for (l, out) in out.as_chunks_mut::<8>().0.iter_mut().enumerate() {
-                    let h = b[32 + k] >> (4 * l) & 15;
-                    let entry = usize::from(b[2 * k + l]) + 256 * usize::from(h & 7);
-                    let delta = if h & 8 != 0 { -0.125 } else { 0.125 };
-                    moved(&IQ1[entry], delta, scale, out);
-                }
-            }
-        });
+decoder! {
+    pub(super) fn iq1_m(lanes, b: [u8; 56]) -> [f32; 256] as out {
+        // The upper four bits of each word of scales are a part of the block's.
+        let word = |i: usize| u16::from_le_bytes(part(b, 48 + 2 * i));
+        let words = [word(0), word(1), word(2), word(3)];
+        let d = words[0] >> 12 | words[1] >> 12 << 4 | words[2] >> 12 << 8 | words[3] >> 12 << 12;
+        let d = lanes.half(&d.to_le_bytes(), 0);
+        for (j, out) in out.as_chunks_mut().0.iter_mut().enumerate() {
+            let scale = |i: usize| {
+                let s = words[j / 2] >> (6 * (j % 2) + 3 * i) & 7;
+                (d * f32::from(2 * s + 1)) * 0.125
+            };
+            let h = u16::from_le_bytes(part(b, 32 + 2 * j));
+            let q: [u8; 4] = part(b, 4 * j);
+            let entry = |l: usize| {
+                let h = usize::from(h) >> (4 * l);
+                // All codes lose 9, which subtracts an eighth. With 2 more, it adds one.
+                let more = u64::from_le_bytes([if h & 8 == 0 { 2 } else { 0 }; 8]);
+                IQ1[usize::from(q[l]) | (h & 7) << 8] + more
+            };
+            let codes = lanes.words([entry(0), entry(1), entry(2), entry(3)]);
+            lanes.products([scale(0), scale(1)], lanes.minus(codes, 9), out);
+        }
     }
 }
 
@@ -225,10 +195,8 @@ mod tests {
     fn grids_are_those_of_ggml() {
         let hash = |at: usize, len: usize| {
             let digest = Sha256::digest(&PACKED[at..at + len]);
-            digest
-                .iter()
-                .map(|b| format!("{b:02x}"))
-                .collect::<String>()
+            let bytes = digest.iter().map(|b| format!("{b:02x}"));
+            bytes.collect::<String>()
         };
         #[rustfmt::skip]
         let hashes = [
@@ -242,13 +210,41 @@ mod tests {
         for (at, len, expected) in hashes {
             assert_eq!(hash(at, len), expected, "the grid at {at}");
         }
-        assert_eq!(IQ2_XXS[0], [8; 8]);
-        assert_eq!(IQ2_XXS[255], [8, 25, 8, 8, 25, 43, 43, 43]);
-        assert_eq!((IQ2_XS[0], IQ2_XS[511]), ([8; 8], [43; 8]));
-        assert_eq!((IQ2_S[0], IQ2_S[1023]), ([8; 8], [43; 8]));
-        assert_eq!((IQ3_XXS[0], IQ3_XXS[255]), ([4; 4], [4, 28, 52, 62]));
-        assert_eq!((IQ3_S[0], IQ3_S[511]), ([1; 4], [1, 1, 15, 15]));
-        assert_eq!((IQ1[0], IQ1[2047]), ([-1; 8], [1; 8]));
+        let ends = [
+            (XXS2, vec![8; 8], vec![8, 25, 8, 8, 25, 43, 43, 43]),
+            (XS2, vec![8; 8], vec![43; 8]),
+            (S2, vec![8; 8], vec![43; 8]),
+            (XXS3, vec![4; 4], vec![4, 28, 52, 62]),
+            (S3, vec![1; 4], vec![1, 1, 15, 15]),
+            (ONE, vec![-1; 8], vec![1; 8]),
+        ];
+        for (grid, first, last) in ends {
+            let entry = |i| (0..grid.2).map(|k| grid.value(i, k)).collect::<Vec<i8>>();
+            assert_eq!((entry(0), entry(grid.1 - 1)), (first, last));
+        }
+    }
+
+    /// A grid: where it starts, its entries, the width of an entry, and the values of the codes.
+    #[derive(Clone, Copy)]
+    struct Grid(usize, usize, usize, &'static [i8]);
+
+    const XXS2: Grid = Grid(0, 256, 8, &[8, 25, 43]);
+    const XS2: Grid = Grid(512, 512, 8, &[8, 25, 43]);
+    const S2: Grid = Grid(1536, 1024, 8, &[8, 25, 43]);
+    const XXS3: Grid = Grid(3584, 256, 4, &[4, 12, 20, 28, 36, 44, 52, 62]);
+    const S3: Grid = Grid(4096, 512, 4, &[1, 3, 5, 7, 9, 11, 13, 15]);
+    const ONE: Grid = Grid(5120, 2048, 8, &[-1, 0, 1]);
+
+    impl Grid {
+        fn value(&self, entry: usize, k: usize) -> i8 {
+            let bits = 16 / self.2;
+            let code = u16_at(&PACKED, self.0 + 2 * entry) >> (bits * k) & ((1 << bits) - 1);
+            self.3[usize::from(code)]
+        }
+
+        fn at(&self, entry: usize, e: usize) -> f32 {
+            self.value(entry, e % self.2).into()
+        }
     }
 
     /// The sign of value `e` for the seven stored bits `i`.
@@ -266,43 +262,43 @@ mod tests {
         check("IQ2_XXS", &[0], |b, e| {
             let (a, l) = (u32_at(b, 2 + 8 * (e / 32) + 4), e / 8 % 4);
             let scale = (half(b, 0) * (0.5 + (a >> 28) as f32)) * 0.25;
-            let g = IQ2_XXS[usize::from(b[2 + 8 * (e / 32) + l])][e % 8];
-            (scale * f32::from(g)) * sign(a >> (7 * l) & 127, e)
+            let g = XXS2.at(usize::from(b[2 + 8 * (e / 32) + l]), e);
+            (scale * g) * sign(a >> (7 * l) & 127, e)
         });
         check("IQ2_XS", &[0], |b, e| {
             let q = u16_at(b, 2 + 2 * (e / 8));
             let s = nib(b[66 + e / 32], e / 16 % 2) as f32;
             let scale = (half(b, 0) * (0.5 + s)) * 0.25;
-            (scale * f32::from(IQ2_XS[usize::from(q & 511)][e % 8])) * sign(u32::from(q >> 9), e)
+            (scale * XS2.at(usize::from(q & 511), e)) * sign(u32::from(q >> 9), e)
         });
         check("IQ2_S", &[0], |b, e| {
             let k = e / 8;
             let s = nib(b[74 + e / 32], e / 16 % 2) as f32;
             let scale = (half(b, 0) * (0.5 + s)) * 0.25;
             let high = usize::from(b[66 + k / 4] >> (2 * (k % 4)) & 3);
-            let g = IQ2_S[usize::from(b[2 + k]) + 256 * high][e % 8];
-            (scale * f32::from(g)) * bit_sign(b[34 + k].into(), e)
+            let g = S2.at(usize::from(b[2 + k]) + 256 * high, e);
+            (scale * g) * bit_sign(b[34 + k].into(), e)
         });
         check("IQ3_XXS", &[0], |b, e| {
             let a = u32_at(b, 66 + 4 * (e / 32));
             let scale = (half(b, 0) * (0.5 + (a >> 28) as f32)) * 0.5;
-            let g = IQ3_XXS[usize::from(b[2 + e / 4])][e % 4];
-            (scale * f32::from(g)) * sign(a >> (7 * (e / 8 % 4)) & 127, e)
+            let g = XXS3.at(usize::from(b[2 + e / 4]), e);
+            (scale * g) * sign(a >> (7 * (e / 8 % 4)) & 127, e)
         });
         check("IQ3_S", &[0], |b, e| {
             let k = e / 4;
             let s = nib(b[106 + e / 64], e / 32 % 2) as f32;
             let high = usize::from(b[66 + k / 8] >> (k % 8) & 1);
-            let g = IQ3_S[usize::from(b[2 + k]) + 256 * high][e % 4];
-            ((half(b, 0) * (1.0 + 2.0 * s)) * f32::from(g)) * bit_sign(b[74 + e / 8].into(), e)
+            let g = S3.at(usize::from(b[2 + k]) + 256 * high, e);
+            ((half(b, 0) * (1.0 + 2.0 * s)) * g) * bit_sign(b[74 + e / 8].into(), e)
         });
         check("IQ1_S", &[0], |b, e| {
             let h = u16_at(b, 34 + 2 * (e / 32));
             let scale = half(b, 0) * (2 * (h >> 12 & 7) + 1) as f32;
             let high = usize::from(h >> (3 * (e / 8 % 4)) & 7);
-            let g = IQ1[usize::from(b[2 + e / 8]) + 256 * high][e % 8];
+            let g = ONE.at(usize::from(b[2 + e / 8]) + 256 * high, e);
             let delta = if h >> 15 == 1 { -0.125 } else { 0.125 };
-            scale * (f32::from(g) + delta)
+            scale * (g + delta)
         });
     }
 
@@ -323,9 +319,9 @@ mod tests {
             let h = nib(b[32 + e / 16], e / 8 % 2) as usize;
             let k = e / 16;
             let scale = d * (2 * (s(k / 4) >> (3 * (k % 4)) & 7) + 1) as f32;
-            let g = IQ1[usize::from(b[e / 8]) + 256 * (h & 7)][e % 8];
+            let g = ONE.at(usize::from(b[e / 8]) + 256 * (h & 7), e);
             let delta = if h & 8 != 0 { -0.125 } else { 0.125 };
-            scale * (f32::from(g) + delta)
+            scale * (g + delta)
         });
     }
 }

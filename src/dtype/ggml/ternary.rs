@@ -1,47 +1,49 @@
 //! Ternary types: a scale times -1, 0 or 1 (TQ2_0 has a code for 2, too).
 
-use super::blocks::{blocks, half, part};
-use crate::simd::for_each_cpu;
+use super::blocks::part;
+use super::lanes::{Lanes, decoder, times};
 
-/// Five digits of base 3 in each byte of `codes`, the first digits of all bytes first. A byte is a
-/// fraction of 256; its digits are what passes 256 when it is multiplied by 3, again and again.
+/// The first digits of 32 codes of TQ1_0.
+///
+/// A code is a fraction of 256, whose digits to base 3 are what passes 256 when it is multiplied by
+/// 3, again and again.
 #[inline(always)]
-fn digits<const N: usize>(mut codes: [u8; N], d: f32, out: &mut [f32]) {
-    for out in out.as_chunks_mut::<N>().0 {
-        for (out, code) in out.iter_mut().zip(&mut codes) {
-            let digit = (u16::from(*code) * 3) >> 8;
-            *out = d * f32::from(digit as i8 - 1);
-            *code = code.wrapping_mul(3);
+fn first_digits<L: Lanes>(lanes: L, d: f32, codes: L::Codes, out: &mut [f32; 32]) {
+    lanes.products([d; 2], lanes.minus(lanes.thrice_over(codes), 1), out);
+}
+
+decoder! {
+    pub(super) fn tq1_0(lanes, b: [u8; 54]) -> [f32; 256] as out {
+        let d = lanes.half(b, 52);
+        let (out, _) = out.as_chunks_mut();
+        // 32 codes of five digits; the first digits of all come first.
+        let mut codes = lanes.load(b, 0);
+        for out in &mut out[..5] {
+            first_digits(lanes, d, codes, out);
+            codes = lanes.thrice(codes);
         }
+        // 16 codes of five digits.
+        let x = [32, 40].map(|at| u64::from_le_bytes(part(b, at)));
+        let mut codes = lanes.words([x[0], x[1], times(x[0], 3), times(x[1], 3)]);
+        for out in &mut out[5..7] {
+            first_digits(lanes, d, codes, out);
+            codes = lanes.thrice(lanes.thrice(codes));
+        }
+        // Their last digits, and 4 codes of four digits.
+        let y = u64::from(u32::from_le_bytes(part(b, 48)));
+        let y = y | times(y, 3) << 32;
+        let codes = lanes.words([times(x[0], 81), times(x[1], 81), y, times(y, 9)]);
+        first_digits(lanes, d, codes, &mut out[7]);
     }
 }
 
-for_each_cpu! {
-    pub(super) fn tq1_0(bytes: &[u8], out: &mut [f32]) {
-        blocks(bytes, out, |b: &[u8; 54], out: &mut [f32; 256]| {
-            let d = half(b, 52);
-            let (first, rest) = out.split_at_mut(160);
-            let (second, third) = rest.split_at_mut(80);
-            digits::<32>(part(b, 0), d, first);
-            digits::<16>(part(b, 32), d, second);
-            digits::<4>(part(b, 48), d, third);
-        });
-    }
-}
-
-for_each_cpu! {
-    pub(super) fn tq2_0(bytes: &[u8], out: &mut [f32]) {
-        blocks(bytes, out, |b: &[u8; 66], out: &mut [f32; 256]| {
-            let d = half(b, 64);
-            let groups = b.as_chunks::<32>().0.iter().zip(out.as_chunks_mut::<128>().0);
-            for (codes, out) in groups {
-                for (k, out) in out.as_chunks_mut::<32>().0.iter_mut().enumerate() {
-                    for (out, &code) in out.iter_mut().zip(codes) {
-                        *out = d * f32::from((code >> (2 * k) & 3) as i8 - 1);
-                    }
-                }
-            }
-        });
+decoder! {
+    pub(super) fn tq2_0(lanes, b: [u8; 66]) -> [f32; 256] as out {
+        let d = lanes.half(b, 64);
+        for (j, out) in out.as_chunks_mut().0.iter_mut().enumerate() {
+            let codes = lanes.field(lanes.load(b, 32 * (j / 4)), 2 * (j % 4), 2);
+            lanes.products([d; 2], lanes.minus(codes, 1), out);
+        }
     }
 }
 

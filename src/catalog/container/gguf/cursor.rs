@@ -136,13 +136,7 @@ impl<'a> Cursor<'a> {
 
     fn string_length(&mut self, what: &dyn Fn() -> String) -> Reading<u64> {
         let length = self.u64(&|| format!("the length of {}", what()))?;
-        let left = self.left();
-        if length > left {
-            return Err(Stop::Problem(format!(
-                "{} is {length} bytes long, but {left} bytes are left in the file; it is cut short or damaged, download it again",
-                what()
-            )));
-        }
+        self.hold(length, &|| format!("{} is {length} bytes long", what()))?;
         Ok(length)
     }
 
@@ -176,7 +170,7 @@ impl<'a> Cursor<'a> {
             }
             self.taken = self.fetched.len() - rest.len();
             if left > 0 {
-                let string = || format!("string {} of {}", count - left, what());
+                let string = || format!("string {} of {}", count - left + 1, what());
                 let length = self.string_length(&string)?;
                 self.skip(length, &string)?;
                 left -= 1;
@@ -185,15 +179,21 @@ impl<'a> Cursor<'a> {
         Ok(())
     }
 
-    /// That the range has `n` more bytes.
-    fn check(&self, n: u64, what: &dyn Fn() -> String) -> Reading<()> {
-        if n <= self.left() {
+    /// That the range has `n` more bytes, for what `is` that long.
+    pub fn hold(&self, n: u64, is: &dyn Fn() -> String) -> Reading<()> {
+        let left = self.left();
+        if n <= left {
             return Ok(());
         }
         let (at, has) = (self.position(), self.file.len());
         Err(Stop::Problem(format!(
-            "is cut short: {} needs {n} bytes from byte {at} on, the file has {has}; download it again",
-            what()
+            "{}, but {left} bytes are left at byte {at} of {has}; the file is cut short or damaged, download it again",
+            is()
         )))
+    }
+
+    /// That the range has `n` more bytes, which are `what`.
+    fn check(&self, n: u64, what: &dyn Fn() -> String) -> Reading<()> {
+        self.hold(n, &|| format!("{} needs {n} bytes", what()))
     }
 }

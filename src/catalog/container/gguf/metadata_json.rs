@@ -1,7 +1,7 @@
 //! `metadata.json`: every key of a file in full, as JSON, one to a line.
 
 use super::cursor::{Cursor, Reading, Stop};
-use super::header::Key;
+use super::key::Key;
 use super::value::{self, Kind, Scalar, ValueType};
 use crate::catalog::Object;
 use crate::error::{Error, Result};
@@ -85,7 +85,7 @@ fn push_elements(
 ) -> Reading<()> {
     for i in 0..count {
         if i > 0 {
-            out.push(b',');
+            out.extend_from_slice(b", ");
         }
         value::read(cursor, of, what)?.push(out);
     }
@@ -102,13 +102,14 @@ fn changed(file: &dyn Object, key: &Place) -> Error {
 }
 
 impl Scalar<'_> {
-    /// Writes the value as JSON, exactly: floats as the shortest decimal that is read back as the same.
+    /// Writes the value as JSON. A binary32 is written as the binary64 of the same value, which is what
+    /// readers of JSON have: 9.999999747378752e-6 rather than 1e-5, so that nothing is rounded.
     fn push(&self, out: &mut Vec<u8>) {
         match *self {
             Scalar::Unsigned(n) => push_json(out, &n),
             Scalar::Signed(n) => push_json(out, &n),
             // NaN and infinities are written as null.
-            Scalar::F32(x) => push_json(out, &x),
+            Scalar::F32(x) => push_json(out, &f64::from(x)),
             Scalar::F64(x) => push_json(out, &x),
             Scalar::Bool(b) => push_json(out, &b),
             Scalar::String(bytes) => push_json(out, &String::from_utf8_lossy(bytes)),

@@ -2,7 +2,8 @@
 
 use serde_json::Value;
 
-use super::header::{Header, Key};
+use super::header::Header;
+use super::key::Key;
 use super::splits::SplitName;
 use super::value::{Kind, ValueType};
 use crate::catalog::{Findings, Object, Problem};
