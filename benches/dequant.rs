@@ -2,12 +2,19 @@
 //! beside a cast of BF16 and a plain copy in memory, measured in the same round. The time is the
 //! thread's own, so that a busy machine distorts it less.
 //!
-//! `cargo bench --bench dequant [-- NAME…]`; a format is a line of [`CASES`].
+//! The output of every format is binary32, so a ratio to the cast is one of values per second, too.
+//!
+//! `cargo bench --bench dequant [-- NAME…]`; a format is a line of [`CASES`], and each of GGUF's
+//! block types is one, too. With `GGML_QUANTS=FILE`, a library of ggml's C as `benches/ggml.sh`
+//! builds it, these are also compared with it: the bits, and the time of decoding in memory.
 
+use std::ffi::{CString, c_void};
+use std::io::Write;
 use std::path::Path;
 
 use safetensors::tensor::{Dtype as D, TensorView, serialize_to_file};
 use stfs::catalog::{Catalog, OpenOptions};
+use stfs::dtype::{Block, ElementType, ggml};
 use stfs::quant;
 use stfs::view::{Cast, SharedView, View};
 
@@ -20,11 +27,22 @@ const REQUESTS: [usize; 2] = [128 << 10, 1 << 20];
 
 type Tensors = Vec<(&'static str, D, Vec<usize>, Vec<u8>)>;
 
-/// A name, and the tensors of one layer.
-type Case = (&'static str, fn() -> Tensors);
+/// A format: its name, and what it is written from.
+struct Case {
+    name: String,
+    model: Model,
+}
+
+#[derive(Clone, Copy)]
+enum Model {
+    /// The tensors of one layer, in safetensors.
+    Layer(fn() -> Tensors),
+    /// A tensor of a block type in a GGUF, with the type's number.
+    Blocks(u32, &'static Block),
+}
 
 #[rustfmt::skip]
-const CASES: &[Case] = &[
+const CASES: &[(&str, fn() -> Tensors)] = &[
     ("bf16 cast",           || vec![("w", D::BF16, vec![N, K], noise(2 * N * K))]),
     ("gptq 4 bits g128",    || gptq(4, 128, false)),
     ("gptq 4 act-order",    || gptq(4, 128, true)),
@@ -64,6 +82,22 @@ const CASES: &[Case] = &[
     ("packed mxfp4",        || packed_mx(4)),
     ("packed mxfp6",        || packed_mx(6)),
 ];
+
+/// All formats: the layers of [`CASES`], and the block types that ggml's table has.
+fn cases() -> Vec<Case> {
+    let layers = CASES.iter().map(|(name, tensors)| Case {
+        name: name.to_string(),
+        model: Model::Layer(*tensors),
+    });
+    let blocks = (0..=255).filter_map(|number| match ggml::from_number(number)? {
+        ElementType::Block(block) if block.decode.is_some() => Some(Case {
+            name: format!("gguf {}", block.name),
+            model: Model::Blocks(number, block),
+        }),
+        _ => None,
+    });
+    layers.chain(blocks).collect()
+}
 
 /// A layer as GPTQ stores it; act-order scatters the groups.
 fn gptq(bits: usize, size: usize, act_order: bool) -> Tensors {
@@ -280,6 +314,31 @@ fn packed_mx(bits: usize) -> Tensors {
     ]
 }
 
+/// `values` values of a block type: random bytes, but usual scales.
+fn blocks(block: &Block, values: usize) -> Vec<u8> {
+    let size = block.bytes as usize;
+    let mut bytes = noise(values / block.elements as usize * size);
+    let scales: &[usize] = match block.name {
+        "Q4_1" | "Q5_1" | "Q4_K" | "Q5_K" => &[0, 2],
+        "Q2_K" => &[80, 82],
+        "Q3_K" => &[108],
+        "Q6_K" => &[208],
+        "TQ1_0" => &[52],
+        "TQ2_0" => &[64],
+        "MXFP4" | "NVFP4" | "IQ1_M" => &[],
+        _ => &[0],
+    };
+    for block_bytes in bytes.chunks_mut(size) {
+        for &at in scales {
+            block_bytes[at + 1] = 0x34 | block_bytes[at + 1] & 3;
+        }
+        if block.name == "MXFP4" {
+            block_bytes[0] = 120 + block_bytes[0] % 16;
+        }
+    }
+    bytes
+}
+
 /// Bytes without a pattern.
 fn noise(len: usize) -> Vec<u8> {
     let mut state = 0x9E37_79B9_7F4A_7C15u64;
@@ -314,14 +373,45 @@ fn floats(count: usize) -> Vec<u8> {
     floats.flat_map(u32::to_le_bytes).collect()
 }
 
-fn write(path: &Path, tensors: &Tensors) {
-    let views = tensors.iter().map(|(name, dtype, shape, bytes)| {
-        (
-            *name,
-            TensorView::new(*dtype, shape.clone(), bytes).expect("shape and bytes agree"),
-        )
-    });
-    serialize_to_file(views, None, path).expect("the model can be written");
+/// Writes the case's model into `dir` and opens it.
+fn open(dir: &Path, case: &Case) -> Catalog {
+    let path = match case.model {
+        Model::Layer(tensors) => {
+            let path = dir.join(format!("{}.safetensors", case.name));
+            let tensors = tensors();
+            let views = tensors.iter().map(|(name, dtype, shape, bytes)| {
+                let view = TensorView::new(*dtype, shape.clone(), bytes);
+                (*name, view.expect("shape and bytes agree"))
+            });
+            serialize_to_file(views, None, &path).expect("the model can be written");
+            path
+        }
+        Model::Blocks(number, block) => {
+            let path = dir.join(format!("{}.gguf", case.name));
+            write_gguf(&path, number, &blocks(block, N * K)).expect("the model can be written");
+            path
+        }
+    };
+    Catalog::open(&path, OpenOptions::default()).expect("a model")
+}
+
+/// A GGUF of one tensor and no keys.
+fn write_gguf(path: &Path, number: u32, bytes: &[u8]) -> std::io::Result<()> {
+    let mut header = b"GGUF\x03\0\0\0".to_vec();
+    // The numbers of tensors and of keys; the name; its dimensions, innermost first.
+    for count in [1u64, 0, 1] {
+        header.extend(count.to_le_bytes());
+    }
+    header.extend(b"w\x02\0\0\0");
+    for dimension in [K as u64, N as u64] {
+        header.extend(dimension.to_le_bytes());
+    }
+    header.extend(number.to_le_bytes());
+    header.extend(0u64.to_le_bytes());
+    header.resize(header.len().next_multiple_of(32), 0);
+    let mut file = std::fs::File::create(path)?;
+    file.write_all(&header)?;
+    file.write_all(bytes)
 }
 
 /// The first quantized layer's values, or else the first tensor's.
@@ -333,8 +423,70 @@ fn view(catalog: &Catalog) -> SharedView {
             .view(&found.raw_parts(catalog))
             .expect("a view");
     }
-    let dtype = catalog.tensors.get(0).dtype.known().expect("a known dtype");
+    let dtype = catalog.tensors.get(0).dtype.clone();
     Cast::view(catalog.bytes(0), dtype).expect("it has values")
+}
+
+/// ggml's `dequantize_row_…` of a block type.
+type Dequantize = unsafe extern "C" fn(*const c_void, *mut f32, i64);
+
+/// ggml's C, from the library that `GGML_QUANTS` names.
+struct Ggml(*mut c_void);
+
+impl Ggml {
+    fn load() -> Option<Ggml> {
+        let path = std::env::var("GGML_QUANTS").ok()?;
+        let path = CString::new(path).expect("a path");
+        // SAFETY: the library's initializers are the C compiler's. It is never closed.
+        let library = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_LAZY) };
+        assert!(!library.is_null(), "{path:?} cannot be loaded");
+        Some(Ggml(library))
+    }
+
+    fn dequantize(&self, block: &Block) -> Option<Dequantize> {
+        let kind = block.name.to_lowercase().replace("_k", "_K");
+        let name = CString::new(format!("dequantize_row_{kind}")).expect("a name");
+        // SAFETY: the library is open. Its functions of that name have this type (ggml-quants.h).
+        unsafe {
+            let found = libc::dlsym(self.0, name.as_ptr());
+            (!found.is_null()).then(|| std::mem::transmute::<*mut c_void, Dequantize>(found))
+        }
+    }
+
+    /// Checks that its bits are the decoder's (NaN payloads aside), then returns how much less time
+    /// the decoder takes, in memory: the median of the rounds' ratios.
+    fn compare(&self, block: &Block) -> Option<f64> {
+        let (decode, theirs) = (block.decode?, self.dequantize(block)?);
+        let (size, values) = (block.bytes as usize, block.elements as usize);
+        let dequantize = |bytes: &[u8], out: &mut [f32]| {
+            assert_eq!(bytes.len() / size * values, out.len());
+            // SAFETY: the bytes are whole blocks, and their values fit.
+            unsafe { theirs(bytes.as_ptr().cast(), out.as_mut_ptr(), out.len() as i64) }
+        };
+        let bits = |f: &dyn Fn(&[u8], &mut [f32]), bytes: &[u8]| {
+            let mut out = vec![0f32; bytes.len() / size * values];
+            f(bytes, &mut out);
+            let same = |v: f32| if v.is_nan() { u32::MAX } else { v.to_bits() };
+            out.into_iter().map(same).collect::<Vec<_>>()
+        };
+        let random = noise(20_000 * size);
+        let same = bits(&decode, &random) == bits(&dequantize, &random);
+        assert!(same, "{}: other values than ggml's", block.name);
+
+        let mut out = vec![0f32; REQUESTS[0] / 4];
+        let bytes = blocks(block, N * K);
+        let mut time = |f: &dyn Fn(&[u8], &mut [f32])| {
+            let start = now();
+            for piece in bytes.chunks(out.len() / values * size) {
+                f(piece, std::hint::black_box(&mut out));
+            }
+            now() - start
+        };
+        let mut ratios: Vec<f64> = (0..ROUNDS)
+            .map(|_| time(&dequantize) / time(&decode))
+            .collect();
+        Some(median(&mut ratios))
+    }
 }
 
 /// The thread's processor time so far, in seconds.
@@ -389,28 +541,33 @@ fn main() {
         .filter(|a| !a.starts_with('-'))
         .collect();
     let dir = tempfile::tempdir().expect("a directory");
-    let open = |(name, tensors): &Case| {
-        let path = dir.path().join(format!("{name}.safetensors"));
-        write(&path, &tensors());
-        (
-            *name,
-            Catalog::open(&path, OpenOptions::default()).expect("a model"),
-        )
-    };
-    let base = open(&CASES[0]).1;
+    let cases = cases();
+    let base = open(dir.path(), &cases[0]);
+    let ggml = Ggml::load();
     let memory = vec![1u8; 64 << 20];
     println!(
         "{N} x {K}, GB/s of f32; medians of {ROUNDS} rounds; ratios to BF16 and memcpy of the same round"
     );
+    if ggml.is_some() {
+        println!("/ggml: how many times as fast as ggml's C, blocks and values in memory");
+    }
     println!(
-        "{:<20}{:>10}{:>8}{:>8}{:>8}{:>14}",
-        "", "request", "GB/s", "/bf16", "/copy", "random 4 KiB"
+        "{:<20}{:>10}{:>8}{:>8}{:>8}{:>14}{:>8}",
+        "",
+        "request",
+        "GB/s",
+        "/bf16",
+        "/copy",
+        "random 4 KiB",
+        ggml.as_ref().map_or("", |_| "/ggml")
     );
-    for case in CASES
-        .iter()
-        .filter(|c| wanted.is_empty() || wanted.iter().any(|w| c.0.contains(w.as_str())))
-    {
-        let (name, catalog) = open(case);
+    let chosen = |name: &str| wanted.is_empty() || wanted.iter().any(|w| name.contains(w.as_str()));
+    for case in cases.iter().filter(|c| chosen(&c.name)) {
+        let catalog = open(dir.path(), case);
+        let of_ggml = match (&ggml, case.model) {
+            (Some(ggml), Model::Blocks(_, block)) => ggml.compare(block),
+            _ => None,
+        };
         for request in REQUESTS {
             let mut buf = vec![0; request];
             let (mut speed, mut of_base, mut of_copy, mut pages) = (vec![], vec![], vec![], vec![]);
@@ -424,12 +581,14 @@ fn main() {
                 pages.extend((0..9).map(|i| page(&catalog, 9 * round + i)));
             }
             println!(
-                "{name:<20}{:>7} KiB{:>8.2}{:>8.2}{:>8.2}{:>11.0} us",
+                "{:<20}{:>7} KiB{:>8.2}{:>8.2}{:>8.2}{:>11.0} us{:>8}",
+                case.name,
                 request >> 10,
                 median(&mut speed),
                 median(&mut of_base),
                 median(&mut of_copy),
-                median(&mut pages)
+                median(&mut pages),
+                of_ggml.map_or(String::new(), |ratio| format!("{ratio:.2}"))
             );
         }
     }

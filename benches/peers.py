@@ -1,5 +1,6 @@
 """How fast `f32` of a quantized tensor is read from a mount, beside the time that the peers take for the same
-values in the same round: MLX for its own formats, vectorized NumPy with ml_dtypes for the rest.
+values in the same round: MLX for its own formats, the `gguf` package for GGUF's, vectorized NumPy with
+ml_dtypes for the rest.
 
     cargo build --release
     python3 benches/peers.py [NAME…]        # needs tests/peers/requirements.txt
@@ -21,6 +22,7 @@ import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "tests/peers"))
 
+import gguf
 import ml_dtypes
 import mlx.core as mx
 import numpy as np
@@ -186,6 +188,30 @@ def gpt_oss():
     return tensors, {"quantization_config": {"quant_method": "mxfp4"}}, peer
 
 
+def blocks(kind):
+    """A GGUF of one block type, and the package's own dequantization."""
+    kind = gguf.GGMLQuantizationType[kind]
+    values, size = gguf.GGML_QUANT_SIZES[kind]
+    stored = octets(N, K // values, size)
+    # Random bits of scales would make NaN and infinities, and NumPy would warn of them.
+    if kind.name == "MXFP4":
+        stored[..., 0] = 120 + stored[..., 0] % 16
+    else:
+        for at in {"Q4_1": (0, 2), "Q4_K": (0, 2), "Q6_K": (208,)}.get(kind.name, (0,)):
+            stored[..., at + 1] = 0x24 | stored[..., at + 1] & 0x83
+    stored = stored.reshape(N, -1)
+
+    def write(model):
+        writer = gguf.GGUFWriter(model / "model.gguf", "llama")
+        writer.add_tensor("w.weight", stored, raw_dtype=kind)
+        writer.write_header_to_file()
+        writer.write_kv_data_to_file()
+        writer.write_tensors_to_file()
+        writer.close()
+
+    return write, {}, lambda: gguf.quants.dequantize(stored, kind)
+
+
 CASES = {
     "GPTQ 4 bits, groups of 128": ("NumPy", lambda: gptq(False)),
     "GPTQ 4 bits, act-order": ("NumPy", lambda: gptq(True)),
@@ -198,6 +224,8 @@ CASES = {
     "bitsandbytes NF4": ("NumPy", nf4),
     "gpt-oss MXFP4": ("NumPy", gpt_oss),
 }
+GGUF = ("Q4_0", "Q4_1", "Q8_0", "Q4_K", "Q6_K", "IQ4_XS", "IQ3_S", "MXFP4")
+CASES |= {f"GGUF {kind}": ("gguf", lambda kind=kind: blocks(kind)) for kind in GGUF}
 
 
 def through_mount(path, buffer):
@@ -228,8 +256,11 @@ def compare(name, peer_name, make):
     tensors, config, peer = make()
     with tempfile.TemporaryDirectory() as model:
         model = pathlib.Path(model)
-        models.write(model / "model.safetensors", tensors)
-        (model / "config.json").write_text(models.json.dumps(config))
+        if callable(tensors):
+            tensors(model)
+        else:
+            models.write(model / "model.safetensors", tensors)
+            (model / "config.json").write_text(models.json.dumps(config))
         with mounted(model) as mnt:
             path = mnt / "tensors/w.weight/f32"
             buffer = mmap.mmap(-1, 4 * N * K)  # aligned to a page, as O_DIRECT requires

@@ -38,6 +38,8 @@ pub enum Command {
     Umount(UmountArgs),
     /// List this machine's stfs mounts
     Mounts(MountsArgs),
+    /// Show what a model is on one screen, without mounting
+    Info(InfoArgs),
     /// List a model's tensors, without mounting
     Ls(LsArgs),
     /// Write a tensor to standard output, without mounting
@@ -136,6 +138,17 @@ pub struct UmountArgs {
 /// Flags of `mounts`.
 #[derive(Debug, Clone, Args)]
 pub struct MountsArgs {
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Flags of `info`.
+#[derive(Debug, Clone, Args)]
+pub struct InfoArgs {
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub model: ModelArgs,
     /// Print JSON
     #[arg(long)]
     pub json: bool,

@@ -14,6 +14,7 @@ mod cat;
 mod daemon;
 mod diff;
 mod gpu;
+mod info;
 mod logging;
 mod ls;
 mod man;
@@ -44,6 +45,7 @@ pub fn run(command: Command) -> Result<ExitCode> {
         Command::Mount(args) => mount::run(args),
         Command::Umount(args) => umount::run(&args),
         Command::Mounts(args) => mounts::run(&args),
+        Command::Info(args) => info::run(&args),
         Command::Ls(args) => ls::run(&args),
         Command::Cat(args) => cat::run(&args),
         Command::Show(args) => show::run(&args),

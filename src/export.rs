@@ -2,21 +2,25 @@
 //! file holds and where; the bytes are read lazily from the shards, whatever their size.
 
 use std::collections::HashSet;
+use std::fmt;
 use std::sync::Arc;
 
-use crate::dtype::Dtype;
+use crate::dtype::{Dtype, ElementType};
+use crate::error::{Error, Result};
 use crate::model::{Expr, Model, TensorId};
 use crate::names::module;
 use crate::quant::{self, Target};
+use crate::reason::Reason;
 use crate::view::SharedView;
 
 mod assembly;
 mod fused;
+mod gguf;
 mod manifest;
 mod safetensors;
 
-use assembly::Piece;
 pub use assembly::{Assembly, Plan};
+use assembly::{Piece, Run};
 
 /// A file under `export/`. A tensor named `__metadata__` is in the pair of bin and manifest alone:
 /// safetensors files cannot hold that name.
@@ -32,16 +36,43 @@ pub enum Export {
     Bin,
     /// Its manifest.
     Manifest,
+    /// A GGUF model as one file.
+    Gguf,
+}
+
+/// Why a model does not have an export.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Absent {
+    /// The model cannot be written so. `ls --why` shows the reason.
+    Because(Reason),
+    /// The export is of models of another kind.
+    OfOtherModels,
+}
+
+impl fmt::Display for Absent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Absent::Because(why) => why.fmt(f),
+            Absent::OfOtherModels => f.write_str("only models of another format have it"),
+        }
+    }
+}
+
+impl From<Reason> for Absent {
+    fn from(why: Reason) -> Absent {
+        Absent::Because(why)
+    }
 }
 
 impl Export {
     /// All, in the order of the directory's listing.
-    pub const ALL: [Export; 5] = [
+    pub const ALL: [Export; 6] = [
         Export::Merged,
         Export::Floats,
         Export::Fused,
         Export::Bin,
         Export::Manifest,
+        Export::Gguf,
     ];
 
     /// The file's name.
@@ -52,23 +83,56 @@ impl Export {
             Export::Fused => "model-fused.safetensors",
             Export::Bin => "model_weights.bin",
             Export::Manifest => "model_weights.json",
+            Export::Gguf => "model.gguf",
+        }
+    }
+
+    /// Whether a model has this file. The catalog decides, so the answer never changes.
+    ///
+    /// # Errors
+    /// Why it does not.
+    pub fn exists(self, model: &Model) -> std::result::Result<(), Absent> {
+        match self {
+            Export::Merged | Export::Fused => safetensors::holds(model, |_| false),
+            Export::Floats => safetensors::holds(model, ElementType::has_f32),
+            Export::Bin | Export::Manifest => Ok(()),
+            Export::Gguf => gguf::exists(model),
         }
     }
 
     /// What is where in the file. Waits for facts if the set of tensors depends on them.
-    pub fn plan(self, model: &Model) -> Plan {
-        match self {
+    ///
+    /// # Errors
+    /// The model does not have the file, or what it has to read of the model's files cannot be read.
+    pub fn plan(self, model: &Model) -> Result<Plan> {
+        if let Err(absent) = self.exists(model) {
+            return Err(Error::NotFound(format!("no {}: {absent}", self.name())));
+        }
+        Ok(match self {
             Export::Merged => safetensors::plan(model, merged(model)),
             Export::Floats => safetensors::plan(model, floats(model)),
             Export::Fused => safetensors::plan(model, fused::items(model)),
             Export::Bin => manifest::bin(model),
             Export::Manifest => manifest::json(model),
-        }
+            Export::Gguf => return gguf::plan(model),
+        })
     }
 
     /// The file's bytes, from a new plan.
-    pub fn view(self, model: &Arc<Model>) -> SharedView {
-        Arc::new(Arc::new(self.plan(model)).view(model.clone()))
+    ///
+    /// # Errors
+    /// As [`Export::plan`].
+    pub fn view(self, model: &Arc<Model>) -> Result<SharedView> {
+        Ok(Arc::new(Arc::new(self.plan(model)?).view(model.clone())))
+    }
+
+    /// The files that a model might be expected to have but does not, each with the reason.
+    pub fn reasons(model: &Model) -> Vec<(Export, Reason)> {
+        let why = |export: Export| match export.exists(model) {
+            Err(Absent::Because(why)) => Some((export, why)),
+            Err(Absent::OfOtherModels) | Ok(()) => None,
+        };
+        Export::ALL.into_iter().filter_map(why).collect()
     }
 }
 
@@ -84,7 +148,7 @@ struct Item {
 }
 
 impl Item {
-    /// A tensor's own bytes. A dtype that safetensors lacks is exported as plain bytes.
+    /// A tensor's own bytes. If stfs does not know the dtype, they are exported as plain bytes.
     fn raw(model: &Model, id: TensorId) -> Option<Item> {
         let tensor = model.tensor(id).ok()?;
         let (dtype, shape) = match tensor.dtype.known() {
@@ -116,8 +180,10 @@ impl Item {
         Piece {
             start,
             len: self.nbytes,
-            id: self.id,
-            as_values: self.as_values,
+            of: match self.as_values {
+                true => Run::Values(self.id),
+                false => Run::Raw(self.id),
+            },
         }
     }
 }

@@ -59,8 +59,9 @@ pub struct StatFs {
 
 /// Collects the entries of a listing.
 pub trait Entries: Send + 'static {
-    /// Adds an entry; `next` is the position after it. Returns `false` if there is no room for it.
-    fn add(&mut self, next: u64, name: &str, attr: &Attr) -> bool;
+    /// Adds an entry; `next` is the position after it. If the attributes are not `known`, only inode
+    /// number and kind count. Returns `false` if there is no room for it.
+    fn add(&mut self, next: u64, name: &str, attr: &Attr, known: bool) -> bool;
 }
 
 /// A mount's answers.
@@ -172,8 +173,8 @@ impl Fs {
         })
     }
 
-    /// Lists a directory into `entries`, from a position on (0 is the first, `.`), and returns them.
-    /// Without `with_attrs`, only inode number and kind of the attributes count.
+    /// Lists a directory into `entries`, from a position on (0 is the first, `.`), and returns them. An
+    /// entry whose attributes cannot be determined is listed without them.
     ///
     /// # Errors
     /// It is not a directory.
@@ -186,8 +187,8 @@ impl Fs {
     ) -> Answer<(E, Result<()>)> {
         let mut added = 0u32;
         let (result, void) = patience::attempt(|| {
-            self.list(ino, from, with_attrs, &mut |next, name, attr| {
-                let taken = entries.add(next, name, attr);
+            self.list(ino, from, with_attrs, &mut |next, name, attr, known| {
+                let taken = entries.add(next, name, attr, known);
                 added += u32::from(taken);
                 taken
             })
@@ -197,7 +198,8 @@ impl Fs {
             // The entries before the slow one are complete: the kernel asks for the rest.
             (true, 1..) => Answer::Ready((entries, Ok(()))),
             (true, 0) => Answer::Wait(Box::new(move |fs| {
-                let add: Add<'_> = &mut |next, name, attr| entries.add(next, name, attr);
+                let add: Add<'_> =
+                    &mut |next, name, attr, known| entries.add(next, name, attr, known);
                 let result = fs.list(ino, from, with_attrs, add);
                 (entries, result)
             })),
@@ -215,30 +217,31 @@ impl Fs {
                     0 => ino,
                     _ => self.parent(dir)?.ino(),
                 };
-                if !add(position + 1, name, &self.attr_of(which)?) {
+                if !add(position + 1, name, &self.attr_of(which)?, true) {
                     return Ok(());
                 }
             }
         }
-        let mut failed = Ok(());
+        let mut refused = Ok(());
         let mut add_node = |position, name: &str, node: Node| {
-            let attr = match with_attrs {
-                true => self.attr(node),
-                false => Ok(bare_attr(node)),
-            };
+            let attr = with_attrs.then(|| self.attr(node));
+            let position = position + DOTS + 1;
             match attr {
                 // If anything was refused on the way, these attributes may be wrong.
-                Ok(attr) if !patience::is_refused() => add(position + DOTS + 1, name, &attr),
-                Ok(_) => false,
-                Err(e) => {
-                    failed = Err(e);
+                Some(Ok(_)) if patience::is_refused() => false,
+                Some(Err(e)) if patience::is_refused() => {
+                    refused = Err(e);
                     false
                 }
+                Some(Ok(attr)) => add(position, name, &attr, true),
+                // One file that cannot be measured does not hide the others. A request for its
+                // attributes gets the error.
+                Some(Err(_)) | None => add(position, name, &bare_attr(node), false),
             }
         };
         self.layout
             .list(dir, from.saturating_sub(DOTS), &mut add_node)?;
-        failed
+        refused
     }
 
     /// A directory's parent.
@@ -264,7 +267,7 @@ impl Fs {
 }
 
 /// As [`Entries::add`].
-type Add<'a> = &'a mut dyn FnMut(u64, &str, &Attr) -> bool;
+type Add<'a> = &'a mut dyn FnMut(u64, &str, &Attr, bool) -> bool;
 
 /// `.` and `..` come first in every listing; the positions of the rest follow.
 const DOTS: u64 = 2;

@@ -129,6 +129,8 @@ impl Layout {
         match node {
             Node::TreeDir(i) => Ok(self.tree()?.dir(i).is_some()),
             Node::Other(i) => Ok((i as usize) < self.other_files.len()),
+            Node::Top(Top::MetadataJson) => Ok(self.model.catalog.metadata_json.is_some()),
+            Node::Export(export) if export.exists(&self.model).is_err() => Ok(false),
             Node::Top(Top::ModelJson | Top::IndexJson) | Node::Export(_) => {
                 match self.model.is_whole() {
                     true => Ok(true),
@@ -168,7 +170,8 @@ impl Layout {
     /// The exact size in bytes: of a link, that of its target's path. 0 if the node does not exist.
     ///
     /// # Errors
-    /// The file must be generated to be measured, and the thread must not wait.
+    /// The file must be generated to be measured, and the thread must not wait, or what it is generated
+    /// from cannot be read.
     pub fn size(&self, node: Node) -> Result<u64> {
         Ok(match node {
             Node::Top(_) | Node::Export(_) => self.generated_len(node)?.unwrap_or(0),
@@ -204,7 +207,8 @@ impl Layout {
     pub fn stat(&self, node: Node) -> Stat {
         match node {
             Node::TensorFile(_, id) => self.model.stat(id),
-            Node::Top(Top::ModelJson | Top::IndexJson) | Node::Export(_) => self.all_stat,
+            Node::Top(top) if top.kind() == Kind::File => self.all_stat,
+            Node::Export(_) => self.all_stat,
             Node::Other(i) => self
                 .other_files
                 .get(i as usize)

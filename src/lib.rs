@@ -26,6 +26,7 @@ pub mod export;
 pub mod fs;
 pub mod fuse;
 pub mod gpu;
+pub mod info;
 pub mod ioctl;
 pub mod layout;
 pub mod meta;

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use serde_json::{Map, Value, json};
 
+use crate::dtype::ElementType;
 use crate::model::{Model, Part, Tensor, TensorId};
 use crate::quant::Target;
 use crate::text::push_json;
@@ -171,32 +172,38 @@ impl ModelSummary {
 /// `model.json`. Waits for facts.
 pub fn model_json(model: &Model) -> Vec<u8> {
     let s = ModelSummary::of(model);
-    let files: Vec<Value> = model
-        .catalog
-        .files
-        .iter()
-        .map(|f| json!({"name": f.name(), "bytes": f.len()}))
-        .collect();
-    let dtypes: Map<String, Value> = s
-        .dtypes
-        .iter()
-        .map(|(name, (tensors, bytes))| (name.clone(), json!({"tensors": tensors, "bytes": bytes})))
-        .collect();
     let value = json!({
         "format": model.catalog.format,
-        "files": files,
+        "files": files_json(model),
         "tensors": s.tensors,
         "parameters": s.parameters,
         "bytes": s.bytes,
-        "dtypes": dtypes,
+        "dtypes": dtypes_json(&s),
         "quantization": model_quantization(model),
         "metadata": model.catalog.metadata,
     });
     pretty(&value)
 }
 
-/// What most of the quantized layers are; `null` for a model that has none.
-fn model_quantization(model: &Model) -> Value {
+/// The weight files, in JSON.
+pub fn files_json(model: &Model) -> Value {
+    let files = model.catalog.files.iter();
+    files
+        .map(|f| json!({"name": f.name(), "bytes": f.len()}))
+        .collect()
+}
+
+/// Tensors and bytes of each dtype, in JSON.
+pub fn dtypes_json(summary: &ModelSummary) -> Map<String, Value> {
+    let dtypes = summary.dtypes.iter();
+    dtypes
+        .map(|(name, (tensors, bytes))| (name.clone(), json!({"tensors": tensors, "bytes": bytes})))
+        .collect()
+}
+
+/// What most of the quantized layers are. Of a model without any, whether tensors have block types, whose
+/// names tell the rest. `null` for a model that has neither.
+pub fn model_quantization(model: &Model) -> Value {
     let mut counts: BTreeMap<(&str, Option<u32>, Option<u64>), u32> = BTreeMap::new();
     for i in 0..model.layer_count() {
         let (recognized, layer) = model.layer(i);
@@ -208,14 +215,22 @@ fn model_quantization(model: &Model) -> Value {
         );
         *counts.entry(key).or_default() += 1;
     }
+    let is_block = |dtype: &ElementType| matches!(dtype, ElementType::Block(_));
+    let has_blocks = model.catalog.tensors.dtypes().iter().any(is_block);
     // Layers that can be decoded take precedence over damaged ones.
-    counts
-        .iter()
-        .max_by_key(|((_, bits, _), n)| (bits.is_some(), **n))
-        .map_or(Value::Null, |((method, bits, group), _)| {
-            json!({"method": method, "bits": bits, "group_size": group})
-        })
+    let most = counts
+        .into_iter()
+        .max_by_key(|((_, bits, _), n)| (bits.is_some(), *n))
+        .map(|(key, _)| key)
+        .or(has_blocks.then_some((BLOCKS, None, None)));
+    most.map_or(
+        Value::Null,
+        |(method, bits, group)| json!({"method": method, "bits": bits, "group_size": group}),
+    )
 }
+
+/// The method of tensors whose dtypes are block types: all such types are those of GGUF.
+const BLOCKS: &str = "gguf";
 
 /// JSON for people: objects over several lines, small flat objects and arrays on one.
 fn pretty(value: &Value) -> Vec<u8> {

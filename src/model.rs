@@ -35,7 +35,7 @@ pub use array::Array;
 pub use expr::{Expr, Join};
 pub use npy::NpyKind;
 pub use origin::{Origin, Part};
-pub use rules::{FUSED, FusedRule, STACKED, StackedRule};
+pub use rules::{FUSED, FusedRule, Mixed, Named, STACKED, StackedRule, TIED, TiedRule, TiedWhen};
 pub use tensor::{Tensor, Values};
 
 use candidates::Candidates;

@@ -96,7 +96,7 @@ fn data_is_aligned(file: &[u8]) {
 #[test]
 fn merged_holds_every_stored_tensor_and_the_metadata() {
     let dir = tempfile::tempdir().unwrap();
-    let file = read_all(&*Export::Merged.view(&sharded(dir.path()))).unwrap();
+    let file = read_all(&*Export::Merged.view(&sharded(dir.path())).unwrap()).unwrap();
     data_is_aligned(&file);
     let got = SafeTensors::deserialize(&file).unwrap();
     let want = tensors();
@@ -125,7 +125,7 @@ fn merged_holds_every_stored_tensor_and_the_metadata() {
 #[test]
 fn floats_are_widened_and_integers_kept() {
     let dir = tempfile::tempdir().unwrap();
-    let file = read_all(&*Export::Floats.view(&sharded(dir.path()))).unwrap();
+    let file = read_all(&*Export::Floats.view(&sharded(dir.path())).unwrap()).unwrap();
     let got = SafeTensors::deserialize(&file).unwrap();
     assert_eq!(got.len(), tensors().len());
     assert_eq!(got.tensor("ids").unwrap().dtype(), Dtype::I64);
@@ -158,7 +158,7 @@ fn floats_are_without_the_scales_of_activations() {
     let config = serde_json::json!({"quantization_config": {"quant_method": "fp8"}});
     std::fs::write(dir.path().join("config.json"), config.to_string()).unwrap();
     let model = open(dir.path());
-    let file = read_all(&*Export::Floats.view(&model)).unwrap();
+    let file = read_all(&*Export::Floats.view(&model).unwrap()).unwrap();
     let got = SafeTensors::deserialize(&file).unwrap();
     let mut names = got.names();
     names.sort_unstable();
@@ -178,13 +178,13 @@ fn a_tensor_named_like_the_metadata_is_in_the_manifest_alone() {
     std::fs::write(dir.path().join("w.bin"), [1; 4]).unwrap();
     let model = open(dir.path());
     for export in [Export::Merged, Export::Floats, Export::Fused] {
-        let file = read_all(&*export.view(&model)).unwrap();
+        let file = read_all(&*export.view(&model).unwrap()).unwrap();
         let got = SafeTensors::deserialize(&file).unwrap();
         assert_eq!(got.names(), ["a"], "{}", export.name());
         let (_, metadata) = SafeTensors::read_metadata(&file).unwrap();
         assert_eq!(metadata.metadata().clone().unwrap()["k"], "v");
     }
-    let json = read_all(&*Export::Manifest.view(&model)).unwrap();
+    let json = read_all(&*Export::Manifest.view(&model).unwrap()).unwrap();
     let json: serde_json::Value = serde_json::from_slice(&json).unwrap();
     assert!(json["tensors"].get("__metadata__").is_some(), "{json}");
 }
@@ -192,7 +192,7 @@ fn a_tensor_named_like_the_metadata_is_in_the_manifest_alone() {
 #[test]
 fn fused_takes_the_outermost_join_and_leaves_half_biased_layers() {
     let dir = tempfile::tempdir().unwrap();
-    let file = read_all(&*Export::Fused.view(&sharded(dir.path()))).unwrap();
+    let file = read_all(&*Export::Fused.view(&sharded(dir.path())).unwrap()).unwrap();
     let got = SafeTensors::deserialize(&file).unwrap();
     let mut names = got.names();
     names.sort_unstable();
@@ -236,7 +236,7 @@ fn bin_and_manifest_are_a_model_again() {
     let model = sharded(dir.path());
     let out = tempfile::tempdir().unwrap();
     for export in [Export::Bin, Export::Manifest] {
-        let bytes = read_all(&*export.view(&model)).unwrap();
+        let bytes = read_all(&*export.view(&model).unwrap()).unwrap();
         std::fs::write(out.path().join(export.name()), bytes).unwrap();
     }
     let again = open(out.path());
@@ -254,8 +254,8 @@ fn bin_and_manifest_are_a_model_again() {
 fn the_same_model_gives_the_same_bytes() {
     let (a, b) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let (a, b) = (sharded(a.path()), sharded(b.path()));
-    for export in Export::ALL {
-        let [x, y] = [&a, &b].map(|m| read_all(&*export.view(m)).unwrap());
+    for export in Export::ALL.into_iter().filter(|e| e.exists(&a).is_ok()) {
+        let [x, y] = [&a, &b].map(|m| read_all(&*export.view(m).unwrap()).unwrap());
         assert_eq!(x, y, "{}", export.name());
     }
 }
@@ -267,7 +267,7 @@ proptest! {
     #[test]
     fn any_range_is_served(export in 0usize..5, at in 0.0..1.0f64, len in prop::sample::select(vec![1usize, 7, 64, 4096, 70_000])) {
         let dir = tempfile::tempdir().unwrap();
-        let view = Export::ALL[export].view(&sharded(dir.path()));
+        let view = Export::ALL[export].view(&sharded(dir.path())).unwrap();
         let whole = read_all(&*view).unwrap();
         let start = (at * whole.len() as f64) as usize;
         let n = len.min(whole.len() - start);

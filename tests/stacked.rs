@@ -258,7 +258,7 @@ fn the_fused_export_of_experts_is_a_model_again() {
         let (dir, out) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         write(dir.path(), &case);
         let model = open(dir.path());
-        let export = read_all(&*Export::Fused.view(&model)).unwrap();
+        let export = read_all(&*Export::Fused.view(&model).unwrap()).unwrap();
         std::fs::write(out.path().join("model.safetensors"), export).unwrap();
         configure(out.path(), &case);
         let again = open(out.path());

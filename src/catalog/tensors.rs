@@ -145,6 +145,11 @@ impl Tensors {
         }
     }
 
+    /// The element types of all tensors, each once.
+    pub fn dtypes(&self) -> &[ElementType] {
+        &self.dtypes.all
+    }
+
     /// All, in order.
     pub fn iter(&self) -> Iter<'_> {
         Iter {

@@ -1,5 +1,6 @@
 //! `stfs ls`: what a model holds.
 
+use std::borrow::Cow;
 use std::io::{BufWriter, Write};
 use std::process::ExitCode;
 
@@ -9,6 +10,7 @@ use serde_json::{Value, json};
 use super::table::Align::{Left, Right};
 use super::table::{self, Table};
 use crate::cli::LsArgs;
+use crate::export::Export;
 use crate::model::{Model, Tensor, TensorId};
 use crate::quant;
 use crate::text::{bytes, printable};
@@ -110,8 +112,11 @@ fn why(
     as_json: bool,
     out: &mut impl Write,
 ) -> Result<()> {
-    let reasons = model.reasons();
-    let reasons = reasons.iter().filter(|(name, _)| wanted(name));
+    let exports = Export::reasons(model).into_iter();
+    let exports = exports.map(|(export, why)| (format!("export/{}", export.name()).into(), why));
+    let tensors = model.reasons().into_iter();
+    let tensors = tensors.map(|(name, why)| (Cow::from(name), why));
+    let reasons = tensors.chain(exports).filter(|(name, _)| wanted(name));
     if as_json {
         let all: Vec<Value> = reasons
             .map(|(name, why)| json!({"name": name, "reason": why.as_str()}))
@@ -119,7 +124,7 @@ fn why(
         return super::write_json(out, &all);
     }
     for (name, why) in reasons {
-        writeln!(out, "{}: {}", table::name(name), printable(why))?;
+        writeln!(out, "{}: {}", table::name(&name), printable(&why))?;
     }
     let catalog = &model.catalog;
     let remarks = quant::remarks(catalog);

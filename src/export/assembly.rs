@@ -6,24 +6,35 @@ use std::sync::{Arc, Mutex, PoisonError};
 use crate::catalog::{self, Object};
 use crate::error::{Error, Result};
 use crate::model::{Model, TensorId};
-use crate::view::{SharedView, View};
+use crate::view::{Bytes, SharedView, View};
 
 /// Computed views that are kept between reads. A sequential reader needs one or two. A view that is
 /// dropped takes its cached tiles with it; all views share one budget for those.
 const KEPT: usize = 4;
 
-/// A tensor at its place in the file.
-#[derive(Debug, Clone, Copy)]
+/// A run of bytes at its place in the file.
+#[derive(Debug, Clone)]
 pub(super) struct Piece {
     pub start: u64,
     pub len: u64,
-    pub id: TensorId,
-    pub as_values: bool,
+    pub of: Run,
+}
+
+/// What the bytes of a piece are.
+#[derive(Debug, Clone)]
+pub(super) enum Run {
+    /// A tensor's own bytes.
+    Raw(TensorId),
+    /// A tensor's values.
+    Values(TensorId),
+    /// A run of one of the model's files, by the file's index, from that offset on.
+    File(u32, u64),
+    /// A header, or a part of one.
+    Bytes(Arc<[u8]>),
 }
 
 /// What is where in the file. This takes megabytes for a large model, so all readers share it.
 pub struct Plan {
-    header: Box<[u8]>,
     /// Sorted by `start`, without empty ones.
     pieces: Vec<Piece>,
     len: u64,
@@ -32,12 +43,14 @@ pub struct Plan {
 impl Plan {
     /// `header`, then `pieces` in ascending order, not overlapping, inside `len` bytes in all.
     pub(super) fn new(header: Vec<u8>, mut pieces: Vec<Piece>, len: u64) -> Plan {
+        let header = Piece {
+            start: 0,
+            len: header.len() as u64,
+            of: Run::Bytes(header.into()),
+        };
+        pieces.insert(0, header);
         pieces.retain(|p| p.len > 0);
-        Plan {
-            header: header.into(),
-            pieces,
-            len,
-        }
+        Plan { pieces, len }
     }
 
     /// The length of the file in bytes.
@@ -75,8 +88,8 @@ pub struct Assembly {
 }
 
 impl Assembly {
-    /// The view of a piece that is computed rather than stored.
-    fn computed(&self, index: usize) -> Result<SharedView> {
+    /// The view of the piece of that index, which is computed rather than stored.
+    fn kept(&self, index: usize, make: impl FnOnce() -> Result<SharedView>) -> Result<SharedView> {
         let mut recent = self.recent.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(i) = recent.iter().position(|(k, _)| *k == index)
             && let Some(entry) = recent.remove(i)
@@ -84,13 +97,7 @@ impl Assembly {
             recent.push_front(entry.clone());
             return Ok(entry.1);
         }
-        let piece = &self.plan.pieces[index];
-        let view = match piece.as_values {
-            true => self.model.f32(piece.id)?.ok_or_else(|| {
-                Error::NotFound(format!("'{}' has no values", self.model.name(piece.id)))
-            })?,
-            false => self.model.raw(piece.id)?,
-        };
+        let view = make()?;
         recent.push_front((index, view.clone()));
         recent.truncate(KEPT);
         Ok(view)
@@ -98,16 +105,30 @@ impl Assembly {
 
     /// Where the bytes of a piece are, if they are one run of a file.
     fn stored(&self, piece: &Piece) -> Option<(&Arc<dyn Object>, u64)> {
-        let stored = self.model.is_stored(piece.id) && !piece.as_values;
-        stored.then(|| self.model.catalog.place(piece.id)).flatten()
+        let catalog = &self.model.catalog;
+        match piece.of {
+            Run::Raw(id) if self.model.is_stored(id) => catalog.place(id),
+            Run::File(file, offset) => Some((catalog.files.get(file as usize)?, offset)),
+            Run::Raw(_) | Run::Values(_) | Run::Bytes(_) => None,
+        }
     }
 
     fn read_piece(&self, index: usize, at: u64, buf: &mut [u8]) -> Result<()> {
         let piece = &self.plan.pieces[index];
-        match self.stored(piece) {
-            Some((file, offset)) => file.read_at(offset + at, buf),
-            None => self.computed(index)?.read_at(at, buf),
+        if let Some((file, offset)) = self.stored(piece) {
+            return file.read_at(offset + at, buf);
         }
+        let model = &self.model;
+        let view = match &piece.of {
+            Run::Bytes(bytes) => return Bytes(bytes.clone()).read_at(at, buf),
+            Run::Raw(id) => self.kept(index, || model.raw(*id)),
+            Run::Values(id) => self.kept(index, || {
+                let no_values = || format!("'{}' has no values", model.name(*id));
+                model.f32(*id)?.ok_or_else(|| Error::NotFound(no_values()))
+            }),
+            Run::File(..) => Err(Error::NotFound("the model has no such file".into())),
+        };
+        view?.read_at(at, buf)
     }
 }
 
@@ -117,17 +138,12 @@ impl View for Assembly {
     }
 
     fn read_at(&self, mut offset: u64, mut buf: &mut [u8]) -> Result<()> {
-        let header_len = self.plan.header.len() as u64;
         while !buf.is_empty() {
             let left = buf.len() as u64;
             let index = self.plan.piece_before(offset);
             let inside =
                 index.filter(|&i| offset < self.plan.pieces[i].start + self.plan.pieces[i].len);
-            let n = if offset < header_len {
-                let n = left.min(header_len - offset) as usize;
-                buf[..n].copy_from_slice(&self.plan.header[offset as usize..][..n]);
-                n
-            } else if let Some(i) = inside {
+            let n = if let Some(i) = inside {
                 let at = offset - self.plan.pieces[i].start;
                 let n = left.min(self.plan.pieces[i].len - at) as usize;
                 self.read_piece(i, at, &mut buf[..n])?;
@@ -150,6 +166,10 @@ impl View for Assembly {
         let at = offset - piece.start;
         if at + len as u64 > piece.len {
             return None;
+        }
+        if let Run::Bytes(bytes) = &piece.of {
+            let start = at as usize;
+            return catalog::Piece::shared(bytes.clone(), start..start + len);
         }
         let (file, offset) = self.stored(piece)?;
         file.piece(offset + at, len)

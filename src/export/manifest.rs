@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 use serde_json::{Map, json};
 
-use super::{Piece, Plan, stored_ids};
+use super::{Piece, Plan, Run, stored_ids};
 use crate::dtype::Dtype;
 use crate::model::{Model, TensorId};
 use crate::text::push_json;
@@ -37,8 +37,7 @@ pub(super) fn bin(model: &Model) -> Plan {
         .map(|(id, start)| Piece {
             start,
             len: model.catalog.tensors.get(id).nbytes,
-            id,
-            as_values: false,
+            of: Run::Raw(id),
         })
         .collect();
     Plan::new(Vec::new(), pieces, len)

@@ -3,15 +3,42 @@
 use serde::Serialize;
 use serde_json::{Map, Value};
 
-use super::{Item, Plan};
+use super::{Absent, Export, Item, Plan};
 use crate::catalog::METADATA;
+use crate::dtype::ElementType;
 use crate::model::Model;
+use crate::reason::reason;
 use crate::text::push_json;
 
 /// Tensor data begins at a multiple of this: a page, so that a mapping of the file is aligned.
 const DATA_ALIGN: usize = 4096;
 /// What tensors are aligned to, as far as a format without holes allows.
 const TENSOR_ALIGN: u64 = 64;
+
+/// Whether the format can hold every stored tensor, save for those of a type that is `converted`. It has
+/// no block types; a dtype that stfs does not know is written as plain bytes.
+pub(super) fn holds(model: &Model, converted: fn(&ElementType) -> bool) -> Result<(), Absent> {
+    let is_foreign =
+        |dtype: &ElementType| matches!(dtype, ElementType::Block(_)) && !converted(dtype);
+    let tensors = &model.catalog.tensors;
+    if !tensors.dtypes().iter().any(is_foreign) {
+        return Ok(());
+    }
+    let Some(first) = tensors.iter().find(|t| is_foreign(t.dtype)) else {
+        return Ok(());
+    };
+    let (name, dtype) = (first.name, first.dtype);
+    let why = reason!("'{name}' is {dtype}, which safetensors does not have");
+    let floats = Export::Floats;
+    Err(if !dtype.has_f32() {
+        reason!("{why}, and has no values")
+    } else if floats.exists(model).is_ok() {
+        reason!("{why}; {} has its values", floats.name())
+    } else {
+        why
+    }
+    .into())
+}
 
 /// The file that holds `items` (in natural order of their names). A tensor named `__metadata__`, as
 /// a manifest may have one, is left out: in this format the name means something else.

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use super::{Answer, Fs, no_such};
 use crate::catalog::{Extent, Piece};
 use crate::error::{Error, Result};
-use crate::layout::{Kind, Node, Top};
+use crate::layout::{Kind, Node};
 use crate::patience;
 use crate::view::{SharedView, StoredBytes};
 
@@ -202,7 +202,7 @@ impl OpenFile {
     /// Whether its bytes are not all in memory.
     fn reads_sources(&self) -> bool {
         match self.node {
-            Node::Top(Top::ModelJson | Top::IndexJson) => false,
+            Node::Top(_) => false,
             Node::TensorFile(file, _) => file.row().reads_sources,
             _ => true,
         }

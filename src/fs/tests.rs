@@ -68,7 +68,7 @@ fn from_sources<T>(ask: impl FnOnce() -> Answer<T>) -> Answer<T> {
 struct Names(Vec<(u64, String, Attr)>);
 
 impl Entries for Names {
-    fn add(&mut self, next: u64, name: &str, attr: &Attr) -> bool {
+    fn add(&mut self, next: u64, name: &str, attr: &Attr, _: bool) -> bool {
         self.0.push((next, name.into(), *attr));
         true
     }

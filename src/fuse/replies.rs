@@ -102,7 +102,7 @@ pub(super) trait Listed: Entries {
 }
 
 impl Entries for ReplyDirectory {
-    fn add(&mut self, next: u64, name: &str, attr: &Attr) -> bool {
+    fn add(&mut self, next: u64, name: &str, attr: &Attr, _: bool) -> bool {
         !ReplyDirectory::add(self, INodeNo(attr.ino), next, file_type(attr.kind), name)
     }
 }
@@ -117,9 +117,11 @@ impl Listed for ReplyDirectory {
 }
 
 impl Entries for ReplyDirectoryPlus {
-    fn add(&mut self, next: u64, name: &str, attr: &Attr) -> bool {
+    fn add(&mut self, next: u64, name: &str, attr: &Attr, known: bool) -> bool {
         let node = file_attr(attr);
-        !ReplyDirectoryPlus::add(self, node.ino, next, name, &TTL, &node, Generation(0))
+        // What expires at once is asked for again by everyone who needs it.
+        let ttl = if known { TTL } else { Duration::ZERO };
+        !ReplyDirectoryPlus::add(self, node.ino, next, name, &ttl, &node, Generation(0))
     }
 }
 

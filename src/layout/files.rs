@@ -5,7 +5,7 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 
-use super::{Layout, Node};
+use super::{Layout, Node, Top};
 use crate::catalog::{Catalog, EntryKind, Object, Stat, natural};
 
 /// A file of the model directory that is not one of the served weights.
@@ -78,7 +78,9 @@ impl Layout {
                 let files = self.model.source_files(id);
                 files.iter().any(|&f| catalog.files[f as usize].changed())
             }
-            Node::Export(_) => catalog.files.iter().any(|f| f.changed()),
+            Node::Export(_) | Node::Top(Top::MetadataJson) => {
+                catalog.files.iter().any(|f| f.changed())
+            }
             Node::Other(i) => self.other_file(i).is_some_and(|f| f.changed()),
             // Generated from headers, which are in memory.
             _ => false,

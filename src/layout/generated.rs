@@ -1,11 +1,12 @@
-//! Files that are generated as a whole: `model.json`, `index.json` and the exports. At 100,000 tensors
-//! each takes tens of megabytes and a good part of a second, so all open files share one copy, which is
-//! dropped with the last of them; its size is remembered.
+//! Files that are generated as a whole: `model.json`, `index.json`, `metadata.json` and the exports. At
+//! 100,000 tensors, or with the vocabulary of a GGUF file, each takes tens of megabytes and a good part of
+//! a second, so all open files share one copy, which is dropped with the last of them; its size is
+//! remembered.
 
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError, Weak};
 
 use super::{Layout, Node, Top};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::export::{Export, Plan};
 use crate::patience;
 use crate::view::{Bytes, SharedView};
@@ -25,20 +26,42 @@ impl<T: ?Sized> Default for Generated<T> {
     }
 }
 
-impl<T: ?Sized> Generated<T> {
+/// What has the length of a generated file.
+pub(super) trait Measured {
+    fn measure(&self) -> u64;
+}
+
+impl Measured for [u8] {
+    fn measure(&self) -> u64 {
+        self.len() as u64
+    }
+}
+
+impl Measured for Plan {
+    fn measure(&self) -> u64 {
+        self.len()
+    }
+}
+
+impl<T: Measured + ?Sized> Generated<T> {
     /// The copy that an open file holds, or a new one. Concurrent callers wait for it rather than
     /// generate another.
     ///
     /// # Errors
-    /// It must be generated, or is being generated, and the thread must not wait.
-    fn get(&self, make: impl FnOnce() -> Arc<T>) -> Result<Arc<T>> {
+    /// It must be generated, or is being generated, and the thread must not wait. What it is generated
+    /// from cannot be read, or has changed so that the length is not the one that was reported. None of
+    /// this is remembered.
+    fn get(&self, make: impl FnOnce() -> Result<Arc<T>>) -> Result<Arc<T>> {
         let mut made = self.lock()?;
         if let Some(held) = made.as_ref().and_then(Weak::upgrade) {
             return Ok(held);
         }
         patience::take_long()?;
-        let new = make();
-        *made = Some(Arc::downgrade(&new));
+        let new = make()?;
+        match self.len.get() {
+            Some(&was) if was != new.measure() => return Err(changed(was, new.measure())),
+            _ => *made = Some(Arc::downgrade(&new)),
+        }
         Ok(new)
     }
 
@@ -55,18 +78,20 @@ impl<T: ?Sized> Generated<T> {
 
     /// The file's length, for which it must be generated. Remembered if everything it depends on is
     /// final.
+    ///
+    /// # Errors
+    /// As [`Generated::get`].
     fn len(
         &self,
         is_final: impl FnOnce() -> bool,
-        make: impl FnOnce() -> Arc<T>,
-        len: impl FnOnce(&T) -> u64,
+        make: impl FnOnce() -> Result<Arc<T>>,
     ) -> Result<u64> {
         if let Some(&known) = self.len.get() {
             return Ok(known);
         }
         // Checked first: facts that become known meanwhile may be missing from the copy.
         let is_final = is_final();
-        let len = len(&*self.get(make)?);
+        let len = self.get(make)?.measure();
         Ok(match is_final {
             true => *self.len.get_or_init(|| len),
             false => len,
@@ -74,42 +99,62 @@ impl<T: ?Sized> Generated<T> {
     }
 }
 
+fn changed(was: u64, is: u64) -> Error {
+    Error::other(
+        libc::EIO,
+        format!(
+            "the model's files have changed: this file had {was} bytes and would now have {is}; mount the model again"
+        ),
+    )
+}
+
 /// All such files of a mount.
 #[derive(Default)]
 pub(super) struct GeneratedFiles {
     model_json: Generated<[u8]>,
     index_json: Generated<[u8]>,
+    metadata_json: Generated<[u8]>,
     exports: [Generated<Plan>; Export::ALL.len()],
 }
 
 impl Layout {
-    fn make_json(&self, top: Top) -> Arc<[u8]> {
+    /// The copy of a file in the root, if that file exists and is generated.
+    fn json(&self, top: Top) -> Option<&Generated<[u8]>> {
         match top {
-            Top::IndexJson => crate::meta::index_json(&self.model).into(),
-            _ => crate::meta::model_json(&self.model).into(),
+            Top::ModelJson => Some(&self.generated.model_json),
+            Top::IndexJson => Some(&self.generated.index_json),
+            Top::MetadataJson => {
+                let exists = self.model.catalog.metadata_json.is_some();
+                exists.then_some(&self.generated.metadata_json)
+            }
+            _ => None,
         }
     }
 
-    fn json(&self, top: Top) -> &Generated<[u8]> {
-        match top {
-            Top::IndexJson => &self.generated.index_json,
-            _ => &self.generated.model_json,
+    fn make_json(&self, top: Top) -> Result<Arc<[u8]>> {
+        let model = &self.model;
+        Ok(match (top, &model.catalog.metadata_json) {
+            (Top::MetadataJson, Some(make)) => make()?,
+            (Top::IndexJson, _) => crate::meta::index_json(model),
+            _ => crate::meta::model_json(model),
         }
+        .into())
     }
 
-    /// The bytes of `model.json`, `index.json` or an export; `None` for other nodes. Waits for
-    /// facts, and may compute for long.
+    /// The bytes of a generated file of the root or of an export; `None` for other nodes. Waits for facts,
+    /// and may compute for long.
     ///
     /// # Errors
-    /// The thread must not wait for it.
+    /// The thread must not wait for it, or what it is generated from cannot be read.
     pub fn generated_view(&self, node: Node) -> Result<Option<SharedView>> {
         Ok(match node {
-            Node::Top(top @ (Top::ModelJson | Top::IndexJson)) => {
-                let json = self.json(top).get(|| self.make_json(top))?;
-                Some(Arc::new(Bytes(json)))
-            }
+            Node::Top(top) => match self.json(top) {
+                Some(copy) => Some(Arc::new(Bytes(copy.get(|| self.make_json(top))?))),
+                None => None,
+            },
             Node::Export(e) => {
-                let plan = self.generated.exports[e as usize].get(|| e.plan(&self.model).into())?;
+                let make = || Ok(e.plan(&self.model)?.into());
+                let plan = self.generated.exports[e as usize].get(make)?;
                 Some(Arc::new(plan.view(self.model.clone())))
             }
             _ => None,
@@ -119,18 +164,19 @@ impl Layout {
     /// The length of the same.
     pub(super) fn generated_len(&self, node: Node) -> Result<Option<u64>> {
         let is_final = || self.model.is_whole();
-        let len = match node {
-            Node::Top(top @ (Top::ModelJson | Top::IndexJson)) => {
+        match node {
+            Node::Top(top) => {
                 let make = || self.make_json(top);
-                self.json(top).len(is_final, make, |json| json.len() as u64)
+                let copy = self.json(top);
+                copy.map(|copy| copy.len(is_final, make)).transpose()
             }
             Node::Export(e) => {
-                let make = || e.plan(&self.model).into();
-                self.generated.exports[e as usize].len(is_final, make, Plan::len)
+                let make = || Ok(e.plan(&self.model)?.into());
+                let copy = &self.generated.exports[e as usize];
+                copy.len(is_final, make).map(Some)
             }
-            _ => return Ok(None),
-        };
-        len.map(Some)
+            _ => Ok(None),
+        }
     }
 }
 
@@ -142,15 +188,15 @@ mod tests {
     fn what_is_open_is_made_once_and_goes_with_its_last_holder() {
         let generated: Generated<[u8]> = Generated::default();
         let made = std::cell::Cell::new(0);
-        let make = || -> Arc<[u8]> {
+        let make = || -> Result<Arc<[u8]>> {
             made.set(made.get() + 1);
-            vec![7; 5].into()
+            Ok(vec![7; 5].into())
         };
-        assert_eq!(generated.len(|| false, make, |_| 4).unwrap(), 4);
+        assert_eq!(generated.len(|| false, make).unwrap(), 5);
         assert_eq!(generated.len.get(), None);
         made.set(0);
-        assert_eq!(generated.len(|| true, make, |b| b.len() as u64).unwrap(), 5);
-        assert_eq!(generated.len(|| true, make, |_| 0).unwrap(), 5);
+        assert_eq!(generated.len(|| true, make).unwrap(), 5);
+        assert_eq!(generated.len(|| true, make).unwrap(), 5);
         assert_eq!(made.get(), 1);
         let (a, b) = (generated.get(make).unwrap(), generated.get(make).unwrap());
         assert!(Arc::ptr_eq(&a, &b));
@@ -161,10 +207,26 @@ mod tests {
     }
 
     #[test]
+    fn what_could_not_be_read_is_tried_again_and_sizes_do_not_change() {
+        let generated: Generated<[u8]> = Generated::default();
+        let of = |n: usize| move || -> Result<Arc<[u8]>> { Ok(vec![7; n].into()) };
+        let fails = || Err(Error::other(libc::EIO, "gone"));
+        assert_eq!(
+            generated.len(|| true, fails).unwrap_err().errno(),
+            libc::EIO
+        );
+        assert_eq!(generated.len(|| true, of(5)).unwrap(), 5);
+        assert!(generated.get(fails).is_err());
+        let why = generated.get(of(6)).unwrap_err();
+        assert!(why.to_string().contains("had 5 bytes") && why.errno() == libc::EIO);
+        assert_eq!(generated.get(of(5)).unwrap().len(), 5);
+    }
+
+    #[test]
     fn nothing_is_made_on_a_request_thread() {
         use patience::{Patience, attempt, with};
         let generated: Generated<[u8]> = Generated::default();
-        let make = || -> Arc<[u8]> { vec![7; 5].into() };
+        let make = || -> Result<Arc<[u8]>> { Ok(vec![7; 5].into()) };
         let impatient = || {
             with(Patience::Sources, || {
                 attempt(|| generated.get(make).is_ok())

@@ -38,10 +38,12 @@ pub enum Top {
     Tree,
     Export,
     Files,
+    MetadataJson,
 }
 
 impl Top {
-    const ALL: [(Top, &'static str, Kind); 9] = [
+    /// In the order of the variants, which inode numbers depend on: a new one comes last.
+    const ALL: [(Top, &'static str, Kind); 10] = [
         (Top::Root, "", Kind::Dir),
         (Top::ModelJson, "model.json", Kind::File),
         (Top::IndexJson, "index.json", Kind::File),
@@ -51,6 +53,7 @@ impl Top {
         (Top::Tree, "tree", Kind::Dir),
         (Top::Export, "export", Kind::Dir),
         (Top::Files, "files", Kind::Dir),
+        (Top::MetadataJson, "metadata.json", Kind::File),
     ];
 
     /// The root's entries in order, with their names.
@@ -59,6 +62,11 @@ impl Top {
             .into_iter()
             .skip(1)
             .map(|(top, name, _)| (top, name))
+    }
+
+    /// Directory or file. The files here are generated as a whole.
+    pub fn kind(self) -> Kind {
+        Self::ALL[self as usize].2
     }
 
     /// Its name in the root; empty for the root itself.
@@ -139,7 +147,7 @@ impl Node {
     /// Directory, file or link.
     pub fn kind(self) -> Kind {
         match self {
-            Node::Top(top) => Top::ALL[top as usize].2,
+            Node::Top(top) => top.kind(),
             Node::TensorDir(_) | Node::TreeDir(_) => Kind::Dir,
             Node::TreeLink(..) => Kind::Link,
             Node::TensorFile(..) | Node::Export(_) | Node::Other(_) => Kind::File,
@@ -157,12 +165,14 @@ mod tests {
         let files = TensorFile::all().map(|row| Node::TensorFile(row.file, u32::MAX));
         let others = [
             Node::Top(Top::Files),
+            Node::Top(Top::MetadataJson),
             Node::TensorDir(0),
             Node::TensorDir(94_000),
             Node::TreeDir(3),
             Node::TreeLink(200_000, 94_000),
             Node::TreeLink((1 << 28) - 1, (1 << 28) - 1),
             Node::Export(Export::Manifest),
+            Node::Export(Export::Gguf),
             Node::Other(2),
         ];
         let mut seen = std::collections::HashSet::new();

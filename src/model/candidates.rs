@@ -4,7 +4,7 @@ use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use super::rules::{FUSED, FusedRule, STACKED, StackedRule};
+use super::rules::{FUSED, FusedRule, STACKED, StackedRule, TIED};
 use super::tied;
 use crate::catalog::Catalog;
 use crate::names::NameTable;
@@ -91,8 +91,10 @@ impl Candidates {
         for name in stored.chain(absent).chain(dequantized.iter().copied()) {
             builder.add_joins(name);
         }
-        if let Some(embedding) = tied::candidate(catalog, &dequantized) {
-            builder.add("lm_head.weight", Candidate::Tied { embedding });
+        for rule in TIED {
+            if let Some(embedding) = tied::candidate(rule, catalog, &dequantized) {
+                builder.add(rule.head, Candidate::Tied { embedding });
+            }
         }
         builder.done()
     }
@@ -170,7 +172,9 @@ impl<'a> Builder<'a> {
             Some(dot) => module.split_at(dot + 1),
             None => ("", module),
         };
-        for rule in FUSED.iter().filter(|r| r.parts.contains(&part)) {
+        let is_part =
+            |rule: &&FusedRule| rule.parts.contains(&part) && !rule.factors.contains(&suffix);
+        for rule in FUSED.iter().filter(is_part) {
             let join = format!("{prefix}{}.{suffix}", rule.fused);
             if let Some(number) = self.number(&join)
                 && let Entry::Vacant(vacant) = self.joins.entry((number, 0))

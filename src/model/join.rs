@@ -1,9 +1,10 @@
 //! The one engine that joins: whether parts fit, along which axis, as stored bytes or as values.
 
 use super::join_shapes::{Face, Joined};
-use super::rules::FusedRule;
+use super::rules::{FusedRule, Mixed};
 use super::tensor::{Made, MadeValues};
 use super::{Model, TensorId};
+use crate::dtype::ElementType;
 use crate::quant::{self, Component, Layer, Target};
 use crate::reason::{Missing, Reason, reason};
 
@@ -26,7 +27,25 @@ impl Model {
         suffix: &str,
     ) -> Result<Made, Missing> {
         let ids = self.part_ids(prefix, rule.parts, suffix)?;
-        self.join(vec![ids], suffix, false)
+        if suffix == "weight" {
+            self.without_factors(rule, prefix)?;
+        }
+        self.join(vec![ids], suffix, rule.mixed, false)
+    }
+
+    /// No part has a factor for the whole of its weight.
+    fn without_factors(&self, rule: &FusedRule, prefix: &str) -> Result<(), Reason> {
+        for part in rule.parts {
+            for factor in rule.factors {
+                let name = format!("{prefix}{part}.{factor}");
+                if self.id(&name).is_some() || self.catalog.absent.contains(&*name) {
+                    return Err(reason!(
+                        "'{name}' multiplies the whole of its weight: the joined weight would need a factor for each part"
+                    ));
+                }
+            }
+        }
+        Ok(())
     }
 
     /// `P.experts.<stacked>[.S]`, P with `experts.` in `prefix`.
@@ -40,7 +59,7 @@ impl Model {
         let groups = (0..experts)
             .map(|e| self.part_ids(&format!("{prefix}{e}."), parts, suffix))
             .collect::<Result<Vec<_>, _>>()?;
-        self.join(groups, suffix, true)
+        self.join(groups, suffix, Mixed::Nothing, true)
     }
 
     fn part_ids(
@@ -68,6 +87,7 @@ impl Model {
         &self,
         groups: Vec<Vec<TensorId>>,
         suffix: &str,
+        mixed: Mixed,
         stacked: bool,
     ) -> Result<Made, Missing> {
         let all: Vec<TensorId> = groups.iter().flatten().copied().collect();
@@ -76,7 +96,7 @@ impl Model {
             .map(|&id| self.classify(id, suffix))
             .collect::<Result<Vec<_>, _>>()?;
         if classes.iter().all(|c| matches!(c, Class::Plain)) {
-            return Ok(self.join_plain(&groups, suffix, stacked)?);
+            return Ok(self.join_plain(&groups, suffix, mixed, stacked)?);
         }
         if let Some(plain) = classes.iter().position(|c| matches!(c, Class::Plain)) {
             return Err(reason!(
@@ -137,6 +157,7 @@ impl Model {
         &self,
         groups: &[Vec<TensorId>],
         suffix: &str,
+        mixed: Mixed,
         stacked: bool,
     ) -> Result<Made, Reason> {
         let rank = self.shape_of(groups[0][0], Face::Raw).len();
@@ -150,7 +171,17 @@ impl Model {
                 ));
             }
         };
-        self.join_stored(groups, axis, Face::Raw, stacked)
+        match self.one_dtype(groups) {
+            Err(why) if mixed == Mixed::Values => {
+                let made = self.join_values_along(groups, axis, stacked);
+                let made = made.map_err(|other| reason!("{why}; as values: {other}"))?;
+                Ok(Made {
+                    remark: Some(why.within("is F32 values")),
+                    ..made
+                })
+            }
+            _ => self.join_stored(groups, axis, Face::Raw, stacked),
+        }
     }
 
     /// Joins stored words, scales or zero points, if all of the layers' components join.
@@ -261,14 +292,8 @@ impl Model {
         }
     }
 
-    /// Joins the stored bytes of parts whose dtypes and other dimensions agree.
-    fn join_stored(
-        &self,
-        groups: &[Vec<TensorId>],
-        axis: usize,
-        face: Face,
-        stacked: bool,
-    ) -> Result<Made, Reason> {
+    /// The dtype that all parts have.
+    fn one_dtype(&self, groups: &[Vec<TensorId>]) -> Result<&ElementType, Reason> {
         let first = groups[0][0];
         let dtype = self.tensor(first)?.dtype;
         for &id in groups.iter().flatten() {
@@ -281,6 +306,18 @@ impl Model {
                 ));
             }
         }
+        Ok(dtype)
+    }
+
+    /// Joins the stored bytes of parts whose dtypes and other dimensions agree.
+    fn join_stored(
+        &self,
+        groups: &[Vec<TensorId>],
+        axis: usize,
+        face: Face,
+        stacked: bool,
+    ) -> Result<Made, Reason> {
+        let dtype = self.one_dtype(groups)?;
         let joined = self.join_shapes(groups, axis, face)?;
         self.whole_rows(groups, dtype, axis)?;
         if dtype.is_unknown() {
@@ -304,8 +341,22 @@ impl Model {
         })
     }
 
-    /// Joins the parts' values, as F32.
+    /// Joins the values of weights, as F32.
     fn join_values(&self, groups: &[Vec<TensorId>], stacked: bool) -> Result<Made, Reason> {
+        let axis = match self.shape_of(groups[0][0], Face::Values).len() {
+            0 => return Err("scalars do not join".into()),
+            1 => 0,
+            rank => rank - 2,
+        };
+        self.join_values_along(groups, axis, stacked)
+    }
+
+    fn join_values_along(
+        &self,
+        groups: &[Vec<TensorId>],
+        axis: usize,
+        stacked: bool,
+    ) -> Result<Made, Reason> {
         let mut exact = true;
         for &id in groups.iter().flatten() {
             match &self.tensor(id)?.values {
@@ -313,11 +364,6 @@ impl Model {
                 None => return Err(reason!("'{}' has no values", self.name(id))),
             }
         }
-        let axis = match self.shape_of(groups[0][0], Face::Values).len() {
-            0 => return Err("scalars do not join".into()),
-            1 => 0,
-            rank => rank - 2,
-        };
         let joined: Joined = self.join_shapes(groups, axis, Face::Values)?;
         let expr = joined.expr(groups, axis, Face::Values, stacked);
         Made::of_values(joined.shape(stacked), exact, expr)

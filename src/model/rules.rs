@@ -8,6 +8,20 @@ pub struct FusedRule {
     pub fused: &'static str,
     /// The parts, in order.
     pub parts: &'static [&'static str],
+    /// What there is if the parts' dtypes differ.
+    pub mixed: Mixed,
+    /// `P.<part>.<factor>` multiplies the whole of a part's weight, but is not part of its values. A
+    /// weight that has such a factor does not join: the joined one would need several.
+    pub factors: &'static [&'static str],
+}
+
+/// What a fusion is if the dtypes of its parts differ.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mixed {
+    /// Nothing: engines that look for the fused name expect one dtype.
+    Nothing,
+    /// The parts' values, as F32.
+    Values,
 }
 
 /// Experts that an engine wants stacked: `P.experts.<stacked>[.S]`.
@@ -24,15 +38,36 @@ pub const FUSED: &[FusedRule] = &[
     FusedRule {
         fused: "qkv_proj",
         parts: &["q_proj", "k_proj", "v_proj"],
+        mixed: Mixed::Nothing,
+        factors: &[],
     },
     FusedRule {
         fused: "gate_up_proj",
         parts: &["gate_proj", "up_proj"],
+        mixed: Mixed::Nothing,
+        factors: &[],
     },
     // DeepSeek's multi-head latent attention.
     FusedRule {
         fused: "fused_qkv_a_proj",
         parts: &["q_a_proj", "kv_a_proj_with_mqa"],
+        mixed: Mixed::Nothing,
+        factors: &[],
+    },
+    // llama.cpp's names. Its mixes of K-quants often store v in a wider type than q and k, and its
+    // NVFP4 weights have a factor for the whole tensor.
+    FusedRule {
+        fused: "attn_qkv",
+        parts: &["attn_q", "attn_k", "attn_v"],
+        mixed: Mixed::Values,
+        factors: &["scale"],
+    },
+    // The experts of a layer are one tensor, `[experts, rows, columns]`.
+    FusedRule {
+        fused: "ffn_gate_up_exps",
+        parts: &["ffn_gate_exps", "ffn_up_exps"],
+        mixed: Mixed::Values,
+        factors: &["scale"],
     },
 ];
 
@@ -48,17 +83,84 @@ pub const STACKED: &[StackedRule] = &[
     },
 ];
 
-/// Input embeddings by the end of their names, for a tied output head.
-pub const EMBEDDINGS: &[&str] = &[
-    "embed_tokens.weight",
-    "wte.weight",
-    "word_embeddings.weight",
-    "tok_embeddings.weight",
-    "embed_in.weight",
-];
+/// An output head that a model may leave out because it is the input embedding.
+#[derive(Debug, PartialEq, Eq)]
+pub struct TiedRule {
+    /// The name that engines look for.
+    pub head: &'static str,
+    /// The input embedding: exactly one tensor of a model has such a name, or the head is not tied.
+    pub embeddings: &'static [Named],
+    /// Heads under other names: if one is stored, none is inferred.
+    pub heads: &'static [Named],
+    /// What decides whether the head is tied.
+    pub when: TiedWhen,
+}
 
-/// Output heads by the module's last component: if one is stored, none is inferred.
-pub const HEADS: &[&str] = &["lm_head", "embed_out", "output"];
+/// Which tensors are meant.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Named {
+    /// That name.
+    Exactly(&'static str),
+    /// That name, also behind a dot.
+    Ending(&'static str),
+    /// Any tensor of a module whose last component is that.
+    Of(&'static str),
+    /// Any tensor of that module at the top.
+    OfTop(&'static str),
+}
+
+impl Named {
+    /// Whether a tensor's name is meant.
+    pub fn is(&self, name: &str) -> bool {
+        let module = || name.rsplit_once('.').map(|(module, _)| module);
+        match self {
+            Named::Exactly(whole) => name == *whole,
+            Named::Ending(end) => name
+                .strip_suffix(end)
+                .is_some_and(|rest| rest.is_empty() || rest.ends_with('.')),
+            Named::Of(last) => module().is_some_and(|m| m.rsplit('.').next() == Some(last)),
+            Named::OfTop(top) => module() == Some(top),
+        }
+    }
+}
+
+/// What decides whether an output head is tied.
+#[derive(Debug, PartialEq, Eq)]
+pub enum TiedWhen {
+    /// The configuration has `tie_word_embeddings`, or leaves it out and names a causal language model.
+    Configured,
+    /// The model has these tensors. Without them no head is expected.
+    Has(&'static [&'static str]),
+}
+
+/// Tied output heads.
+pub const TIED: &[TiedRule] = &[
+    TiedRule {
+        head: "lm_head.weight",
+        embeddings: &[
+            Named::Ending("embed_tokens.weight"),
+            Named::Ending("wte.weight"),
+            Named::Ending("word_embeddings.weight"),
+            Named::Ending("tok_embeddings.weight"),
+            Named::Ending("embed_in.weight"),
+        ],
+        // `output` is a head only at the top (Meta's own checkpoints); BERT has it in every layer.
+        heads: &[
+            Named::Of("lm_head"),
+            Named::Of("embed_out"),
+            Named::OfTop("output"),
+        ],
+        when: TiedWhen::Configured,
+    },
+    // llama.cpp's names. Its loader takes the embedding wherever a model that has an output layer's norm
+    // lacks the layer.
+    TiedRule {
+        head: "output.weight",
+        embeddings: &[Named::Exactly("token_embd.weight")],
+        heads: &[],
+        when: TiedWhen::Has(&["output_norm.weight"]),
+    },
+];
 
 /// What causal language models call themselves in config.json's `architectures`.
 pub const CAUSAL: &[&str] = &["ForCausalLM", "LMHeadModel"];

@@ -8,10 +8,13 @@ use serde_json::{Value, json};
 use super::{Model, ModelOptions};
 use crate::catalog::{Catalog, MemoryStore, Row, RowBytes, RowOrigin, Store};
 use crate::dtype::{Block, Dtype, ElementType};
-use crate::export::float_model;
+use crate::export::{Export, float_model};
 use crate::layout::document;
 use crate::meta::ModelSummary;
 use crate::view::{Bytes, read_all};
+
+mod exports;
+mod ggml_names;
 
 /// Four values of one byte each, after a byte that is added to them.
 static BLOCK: Block = Block {
@@ -27,6 +30,16 @@ static BLOCK: Block = Block {
             }
         }
     }),
+};
+
+/// Values that cannot be decoded.
+static SCRATCH: Block = Block {
+    name: "Q8_SCRATCH",
+    elements: 4,
+    bytes: 5,
+    exact: false,
+    abi: 301,
+    decode: None,
 };
 
 const FILE: &[u8] =
@@ -45,17 +58,25 @@ fn row(name: &str, dtype: ElementType, shape: &[u64], bytes: RowBytes) -> Row {
 }
 
 fn model(rows: Vec<Row>) -> Model {
+    Model::new(catalog(rows), ModelOptions::default())
+}
+
+fn catalog(rows: Vec<Row>) -> Catalog {
     let store = MemoryStore::new(&[("x.test", FILE), ("y.test", FILE)]);
     let source = store.source(None);
     let open = |name| store.open(OsStr::new(name)).unwrap();
     let files = vec![open("x.test"), open("y.test")];
-    let catalog = Catalog::of_rows(&source, files, rows).unwrap();
-    Model::new(catalog, ModelOptions::default())
+    Catalog::of_rows(&source, files, rows).unwrap()
 }
 
 fn blocks(name: &str, shape: &[u64], offset: u64) -> Row {
     let extent = RowBytes::Extent { file: 0, offset };
     row(name, ElementType::Block(&BLOCK), shape, extent)
+}
+
+fn of(name: &str, dtype: impl Into<ElementType>, shape: &[u64]) -> Row {
+    let extent = RowBytes::Extent { file: 0, offset: 0 };
+    row(name, dtype.into(), shape, extent)
 }
 
 fn values(model: &Model, name: &str) -> Vec<f32> {
@@ -159,7 +180,7 @@ fn a_tensor_that_is_any_view_fuses_and_says_what_it_is() {
     );
     assert_eq!(m.files_of(&tensor.raw), [0]);
     assert_eq!(m.stored_bytes(&tensor.raw), 8);
-    let export = crate::export::Export::Merged.view(&Arc::new(m));
+    let export = Export::Merged.view(&Arc::new(m)).unwrap();
     let bytes = read_all(&*export).unwrap();
     assert!(bytes.ends_with(b"abcd\x00\x01\x02\x03"));
 }

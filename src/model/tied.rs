@@ -1,16 +1,17 @@
-//! The tied output head: `lm_head.weight` as a second name of the input embedding.
+//! The tied output head as a second name of the input embedding.
 
 use std::sync::Arc;
 
 use serde_json::Value;
 
-use super::rules::{CAUSAL, EMBEDDINGS, HEADS};
+use super::rules::{CAUSAL, TiedRule, TiedWhen};
 use crate::catalog::Catalog;
 use crate::reason::{Reason, reason};
 
-/// The embedding that `lm_head.weight` is tied to, or why it is not tied. `None` if no head is expected
+/// The embedding that a rule's head is tied to, or why it is not tied. `None` if no head is expected
 /// (there is no embedding, or a head is stored).
 pub(super) fn candidate(
+    rule: &TiedRule,
     catalog: &Catalog,
     dequantized: &[&str],
 ) -> Option<Result<Arc<str>, Reason>> {
@@ -22,10 +23,11 @@ pub(super) fn candidate(
             .chain(dequantized.iter().copied())
             .chain(catalog.absent.iter().map(|n| &**n))
     };
-    if names().any(is_head) {
+    if names().any(|name| rule.heads.iter().any(|head| head.is(name))) {
         return None;
     }
-    let embeddings: Vec<&str> = names().filter(|n| is_embedding(n)).collect();
+    let is_embedding = |name: &&str| rule.embeddings.iter().any(|e| e.is(name));
+    let embeddings: Vec<&str> = names().filter(is_embedding).collect();
     let one = match embeddings.as_slice() {
         [] => return None,
         [one] => Ok(Arc::from(*one)),
@@ -34,32 +36,32 @@ pub(super) fn candidate(
             several.join(", ")
         )),
     };
-    Some(tying(catalog).and(one))
+    let tying = match rule.when {
+        TiedWhen::Configured => whole(catalog).and_then(|()| configured(catalog)),
+        TiedWhen::Has(needed) => {
+            let is_there = |needed: &&str| names().any(|name| name == *needed);
+            match needed.iter().all(is_there) {
+                true => whole(catalog),
+                false => return None,
+            }
+        }
+    };
+    Some(tying.and(one))
 }
 
-fn is_embedding(name: &str) -> bool {
-    EMBEDDINGS.iter().any(|e| {
-        name.strip_suffix(e)
-            .is_some_and(|rest| rest.is_empty() || rest.ends_with('.'))
-    })
-}
-
-fn is_head(name: &str) -> bool {
-    name.rsplit_once('.').is_some_and(|(module, _)| {
-        let last = module.rsplit('.').next().unwrap_or(module);
-        // `output` is a head only at the top (Meta's own checkpoints); BERT has it in every layer.
-        HEADS.contains(&last) && (last != "output" || module == "output")
-    })
-}
-
-/// Whether the configuration ties the head.
-fn tying(catalog: &Catalog) -> Result<(), Reason> {
+/// Whether all tensors of the model are known.
+fn whole(catalog: &Catalog) -> Result<(), Reason> {
     if catalog.lone_file {
         return Err("a lone shard was opened: its head may be in another".into());
     }
     if catalog.shards_missing {
         return Err("shards are missing: its head may be in one of them".into());
     }
+    Ok(())
+}
+
+/// Whether the configuration ties the head.
+fn configured(catalog: &Catalog) -> Result<(), Reason> {
     let configs = &catalog.configs;
     if configs.config.is_none() {
         let unused = configs.unused.iter().find(|u| u.file == "config.json");

@@ -5,6 +5,7 @@ mod common;
 
 mod bad_headers;
 mod bad_models;
+mod info;
 mod life;
 mod neighbors;
 mod ordinary;

@@ -33,6 +33,21 @@ if [ ! -x old/bin/python ]; then
         echo "$place/torch/${site#old/}" >"$site/zz-torch.pth"
     done
 fi
+if [ ! -x gguf/bin/python ]; then
+    python3 -m venv gguf
+    gguf/bin/pip install -q gguf==0.19.0 safetensors==0.8.0 numpy==2.4.6
+fi
+if [ ! -e ggml.so ]; then
+    # ggml's own quantizers and dequantizers: one C file of llama.cpp. Of the rest of ggml it uses only
+    # how many bytes a row has, to return it, and messages of errors.
+    gguf/bin/pip download -q --no-deps --no-binary llama-cpp-python llama-cpp-python==0.3.36
+    tar -xzf llama_cpp_python-0.3.36.tar.gz
+    ggml=llama_cpp_python-0.3.36/vendor/llama.cpp/ggml
+    for function in ggml_row_size ggml_type_size ggml_type_name ggml_abort; do
+        echo "unsigned long $function(void) { return 0; }"
+    done >ggml_rest.c
+    gcc -O2 -ffp-contract=off -fPIC -shared -I$ggml/include -I$ggml/src $ggml/src/ggml-quants.c ggml_rest.c -lm -o ggml.so
+fi
 
 for maker in bitsandbytes_ compressed_tensors_ gptqmodel_ modelopt_ transformers_; do
     torch/bin/python "$here/make.py" "$maker"
@@ -40,3 +55,4 @@ done
 PYTHONPATH=awq torch/bin/python "$here/make.py" autoawq_
 PYTHONPATH=mlx torch/bin/python "$here/make.py" mlx_
 old/bin/python "$here/make.py" auto_gptq_
+GGML=$place/ggml.so gguf/bin/python "$here/make.py" gguf_

@@ -1,11 +1,15 @@
 #!/usr/bin/env python3
-"""The README's examples, each run against a mount of examples/tiny-llama, its numbers against NumPy."""
+"""The README's examples, each run against a mount of examples/tiny-llama (or a GGUF model that the gguf
+package writes), its numbers against NumPy.
+"""
 
 import sys
 
+import gguf
 import numpy as np
 
 from harness import REPOSITORY, check, main, mounted, need, run, same
+from harness.gguf_model import Tensor, by_package
 
 EXAMPLES = REPOSITORY / "examples"
 MODEL = EXAMPLES / "tiny-llama"
@@ -58,6 +62,20 @@ def duckdb_example():
     with mounted(MODEL) as mount:
         out = run(sys.executable, EXAMPLES / "sql.py", mount).decode()
         assert "[176,64]" in out and "90112" in out, out
+
+
+@check
+def vocabulary_example(scratch):
+    """The tokens of a GGUF model with the smallest embeddings."""
+    embedding = np.random.default_rng(1).standard_normal((300, 64), np.float32) * np.linspace(1, 2, 300, dtype=np.float32)[:, None]
+    data = gguf.quants.quantize(embedding, gguf.GGMLQuantizationType.Q8_0)
+    tensor = Tensor("Q8_0", embedding.shape, data.tobytes())
+    by_package(scratch / "m.gguf", {"token_embd.weight": tensor}, lambda writer: writer.add_token_list([f"t {i}" for i in range(300)]))
+    with mounted(scratch / "m.gguf") as mount:
+        lines = run(sys.executable, EXAMPLES / "rare_tokens.py", mount).decode().splitlines()
+    norms = np.linalg.norm(tensor.f32(), axis=1)
+    expected = [f"{norms[i]:10.6f} {i:7} 't {i}'" for i in np.argsort(norms)[:20]]
+    same(lines, expected, "the rarest tokens")
 
 
 if __name__ == "__main__":

@@ -24,20 +24,14 @@ mod value;
 mod walk;
 
 pub use header::check_gguf;
+// For exports.
+pub(crate) use header::{Entry, Header, MAGIC};
+pub(crate) use key::Key;
 
-// For an export, which reads headers again.
-#[allow(unused_imports)]
-pub(crate) use {
-    header::{Entry, Header},
-    key::Key,
-    value::{Kind, ValueType},
-};
-
-use header::MAGIC;
 use splits::SplitName;
 
 /// The format's name in `model.json`.
-const NAME: &str = "gguf";
+pub(crate) const NAME: &str = "gguf";
 /// The ending of the files' names.
 const END: &str = ".gguf";
 

@@ -14,7 +14,7 @@ use crate::dtype::ElementType;
 use crate::error::{Error, Result};
 
 /// The first bytes of every file.
-pub(super) const MAGIC: [u8; 4] = *b"GGUF";
+pub(crate) const MAGIC: [u8; 4] = *b"GGUF";
 /// The versions that are read. Their layout is the same.
 const VERSIONS: [u32; 2] = [2, 3];
 /// The alignment of a file that does not have the key.

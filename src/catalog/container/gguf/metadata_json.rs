@@ -91,8 +91,7 @@ struct Values<'a> {
 const AT_ONCE: u64 = 4096;
 
 impl Values<'_> {
-    /// Writes `count` values with commas between them, exactly: floats as the shortest decimal that is
-    /// read back as the same, NaN and infinities as null.
+    /// Writes `count` values with commas between them, exactly; NaN and infinities as null.
     fn push(&mut self, of: ValueType, count: u64) -> Reading<()> {
         match of {
             ValueType::U8 => self.numbers(count, u8::from_le_bytes),
@@ -101,7 +100,9 @@ impl Values<'_> {
             ValueType::I16 => self.numbers(count, i16::from_le_bytes),
             ValueType::U32 => self.numbers(count, u32::from_le_bytes),
             ValueType::I32 => self.numbers(count, i32::from_le_bytes),
-            ValueType::F32 => self.numbers(count, f32::from_le_bytes),
+            // As the binary64 of the same value, which is what readers of JSON have:
+            // 9.999999747378752e-6 rather than 1e-5, so that nothing is rounded.
+            ValueType::F32 => self.numbers(count, |x| f64::from(f32::from_le_bytes(x))),
             ValueType::Bool => self.numbers(count, |byte| byte != [0]),
             ValueType::U64 => self.numbers(count, u64::from_le_bytes),
             ValueType::I64 => self.numbers(count, i64::from_le_bytes),

@@ -77,14 +77,14 @@ fn metadata_json_has_every_key_in_the_files_order() {
         r#"  "int16": {"type": "int16", "value": -32768},"#,
         r#"  "uint32": {"type": "uint32", "value": 4294967295},"#,
         r#"  "int32": {"type": "int32", "value": -2147483648},"#,
-        r#"  "float32": {"type": "float32", "value": 0.1},"#,
+        r#"  "float32": {"type": "float32", "value": 0.10000000149011612},"#,
         r#"  "bool": {"type": "bool", "value": true},"#,
         r#"  "string": {"type": "string", "value": "a\"\\\n\u0001ü"},"#,
         r#"  "uint64": {"type": "uint64", "value": 18446744073709551615},"#,
         r#"  "int64": {"type": "int64", "value": -9223372036854775808},"#,
         r#"  "float64": {"type": "float64", "value": 0.1},"#,
         r#"  "general.alignment": {"type": "uint32", "value": 32},"#,
-        r#"  "floats": {"type": "array", "of": "float32", "value": [null, null, null, -0.0, 0.00001, 3.4028235e+38]},"#,
+        r#"  "floats": {"type": "array", "of": "float32", "value": [null, null, null, -0.0, 9.999999747378752e-6, 3.4028234663852886e+38]},"#,
         r#"  "bools": {"type": "array", "of": "bool", "value": [false, true]},"#,
         r#"  "none": {"type": "array", "of": "string", "value": []},"#,
         "  \"no text\": {\"type\": \"string\", \"value\": \"a\u{fffd}\u{fffd}\"},",
@@ -108,8 +108,8 @@ fn metadata_json_has_every_key_in_the_files_order() {
         (keys[0].as_str(), keys[12].as_str()),
         ("uint8", "general.alignment")
     );
-    assert_eq!(catalog.metadata["float32"], json!(0.1));
-    assert_eq!(catalog.metadata["floats"][4], json!(1e-5));
+    assert_eq!(catalog.metadata["float32"], json!(0.1f32));
+    assert_eq!(catalog.metadata["floats"][4], json!(1e-5f32));
     assert_eq!(catalog.metadata["bools"], json!([false, true]));
     assert_eq!(catalog.metadata["no text"], "a\u{fffd}\u{fffd}");
     assert!(!catalog.metadata.contains_key("tokens"));
