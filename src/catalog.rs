@@ -13,6 +13,9 @@ use findings::Findings;
 mod configuration;
 mod container;
 mod findings;
+#[cfg(test)]
+#[path = "../tests/common/gguf.rs"]
+pub(crate) mod gguf_file;
 mod order;
 mod row;
 mod store;
