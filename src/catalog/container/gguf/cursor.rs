@@ -76,12 +76,16 @@ impl<'a> Cursor<'a> {
         self.fetched.get(self.taken..).unwrap_or_default()
     }
 
-    /// Fetches until `n` bytes are ready, which the range must have.
+    /// Makes `n` bytes ready, which the range must have.
+    #[inline]
     fn fetch(&mut self, n: usize) -> Reading<()> {
-        let ready = self.ready().len();
-        if ready >= n {
-            return Ok(());
+        match self.ready().len() {
+            ready if ready >= n => Ok(()),
+            ready => self.fetch_more(ready, n),
         }
+    }
+
+    fn fetch_more(&mut self, ready: usize, n: usize) -> Reading<()> {
         if self.position().saturating_add(n as u64) > MAX_HEADER {
             return Err(Stop::Problem(format!(
                 "its header does not end within {MAX_HEADER} bytes, as any real one does; the file is damaged, download it again"
@@ -102,6 +106,7 @@ impl<'a> Cursor<'a> {
     }
 
     /// The next `n` bytes, which are `what`.
+    #[inline]
     pub fn take(&mut self, n: u64, what: &dyn Fn() -> String) -> Reading<&[u8]> {
         self.check(n, what)?;
         let n = n as usize;
@@ -129,6 +134,7 @@ impl<'a> Cursor<'a> {
     }
 
     /// The bytes of a string (its length, then its bytes), which is `what`.
+    #[inline]
     pub fn string(&mut self, what: &dyn Fn() -> String) -> Reading<&[u8]> {
         let length = self.string_length(what)?;
         self.take(length, what)
@@ -181,19 +187,26 @@ impl<'a> Cursor<'a> {
 
     /// That the range has `n` more bytes, for what `is` that long.
     pub fn hold(&self, n: u64, is: &dyn Fn() -> String) -> Reading<()> {
-        let left = self.left();
-        if n <= left {
-            return Ok(());
+        match n <= self.left() {
+            true => Ok(()),
+            false => Err(self.too_short(is())),
         }
-        let (at, has) = (self.position(), self.file.len());
-        Err(Stop::Problem(format!(
-            "{}, but {left} bytes are left at byte {at} of {has}; the file is cut short or damaged, download it again",
-            is()
-        )))
     }
 
     /// That the range has `n` more bytes, which are `what`.
+    #[inline]
     fn check(&self, n: u64, what: &dyn Fn() -> String) -> Reading<()> {
-        self.hold(n, &|| format!("{} needs {n} bytes", what()))
+        match n <= self.left() {
+            true => Ok(()),
+            false => Err(self.too_short(format!("{} needs {n} bytes", what()))),
+        }
+    }
+
+    #[cold]
+    fn too_short(&self, needs: String) -> Stop {
+        let (left, at, has) = (self.left(), self.position(), self.file.len());
+        Stop::Problem(format!(
+            "{needs}, but {left} bytes are left at byte {at} of {has}; the file is cut short or damaged, download it again"
+        ))
     }
 }
