@@ -86,11 +86,7 @@ impl<'a> Cursor<'a> {
     }
 
     fn fetch_more(&mut self, ready: usize, n: usize) -> Reading<()> {
-        if self.position().saturating_add(n as u64) > MAX_HEADER {
-            return Err(Stop::Problem(format!(
-                "its header does not end within {MAX_HEADER} bytes, as any real one does; the file is damaged, download it again"
-            )));
-        }
+        self.check_header(n as u64)?;
         self.fetched.copy_within(self.taken.., 0);
         self.start += self.taken as u64;
         self.taken = 0;
@@ -149,6 +145,7 @@ impl<'a> Cursor<'a> {
     /// Passes over `n` bytes, which are `what`, without reading them.
     pub fn skip(&mut self, n: u64, what: &dyn Fn() -> String) -> Reading<()> {
         self.check(n, what)?;
+        self.check_header(n)?;
         match usize::try_from(n).ok().filter(|n| *n <= self.ready().len()) {
             Some(n) => self.taken += n,
             None => {
@@ -183,6 +180,16 @@ impl<'a> Cursor<'a> {
             }
         }
         Ok(())
+    }
+
+    /// That the next `n` bytes can still be a header's.
+    fn check_header(&self, n: u64) -> Reading<()> {
+        match self.position().saturating_add(n) <= MAX_HEADER {
+            true => Ok(()),
+            false => Err(Stop::Problem(format!(
+                "its header does not end within {MAX_HEADER} bytes, as any real one does; the file is damaged, download it again"
+            ))),
+        }
     }
 
     /// That the range has `n` more bytes, for what `is` that long.

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::cursor::{Cursor, Reading};
+use super::cursor::{Cursor, Reading, Stop};
 use super::header::Problems;
 use crate::dtype::{ElementType, ggml};
 
@@ -38,18 +38,22 @@ pub(super) fn read(
     let name: Arc<str> = String::from_utf8_lossy(name).into();
     let what = |part: &str| format!("{part} of tensor '{name}'");
     let n = cursor.u32(&|| what("the number of dimensions"))?;
+    if n > MAX_DIMENSIONS {
+        problems.tensor(
+            &name,
+            format!("has {n} dimensions, at most {MAX_DIMENSIONS}"),
+        )?;
+        return skip(cursor, n, &what);
+    }
     let mut dimensions = Vec::new();
-    for _ in 0..n.min(MAX_DIMENSIONS) {
+    for _ in 0..n {
         dimensions.push(cursor.u64(&|| what("a dimension"))?);
     }
-    let more = u64::from(n.saturating_sub(MAX_DIMENSIONS));
-    cursor.skip(more * 8, &|| what("a dimension"))?;
     let kind = cursor.u32(&|| what("the type"))?;
     let offset = cursor.u64(&|| what("the offset"))?;
-    let checked = match (is_text, n) {
-        (false, _) => Err("its name is not valid UTF-8".into()),
-        (_, ..=MAX_DIMENSIONS) => check(&dimensions, kind),
-        _ => Err(format!("has {n} dimensions, at most {MAX_DIMENSIONS}")),
+    let checked = match is_text {
+        true => check(&dimensions, kind),
+        false => Err("its name is not valid UTF-8".into()),
     };
     let (dtype, nbytes) = match checked {
         Ok(checked) => checked,
@@ -66,6 +70,20 @@ pub(super) fn read(
         offset,
         nbytes,
     }))
+}
+
+/// Passes over the rest of an entry that has too many dimensions; where that is not plausible, nothing
+/// behind it can be found.
+fn skip(
+    cursor: &mut Cursor<'_>,
+    dimensions: u32,
+    what: &dyn Fn(&str) -> String,
+) -> Reading<Option<Unplaced>> {
+    let rest = u64::from(dimensions) * 8 + 4 + 8;
+    match rest <= cursor.left() {
+        true => cursor.skip(rest, &|| what("a dimension")).map(|()| None),
+        false => Err(Stop::Enough),
+    }
 }
 
 /// The element type and the size in bytes of a tensor of these dimensions, of which the first is the

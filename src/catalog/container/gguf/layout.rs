@@ -34,6 +34,7 @@ pub(super) fn place(
     if problems.all() {
         examined.flaws = flaws(&entries, alignment, problems.is_empty());
     }
+    let file_end = place.file_len.saturating_add(alignment - 1) / alignment * alignment;
     for entry in entries {
         let start = u128::from(entry.offset);
         if entry.offset % alignment != 0 {
@@ -43,7 +44,9 @@ pub(super) fn place(
             continue;
         }
         let end = u128::from(data) + start + entry.nbytes;
-        if end > place.file_len.into() {
+        // A tensor without elements may stand where the padding of the header would end.
+        let empty = entry.nbytes == 0 && end <= file_end.into();
+        if end > place.file_len.into() && !empty {
             let name = entry.name;
             examined.beyond.push(Beyond { name, end });
             continue;

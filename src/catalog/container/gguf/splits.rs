@@ -136,19 +136,22 @@ pub(super) fn report_missing(
         catalog.notes.push(note);
         return Ok(());
     }
-    let what_to_do = match findings.allow_missing() {
-        true => "it has the model's keys, without which the rest cannot be served",
-        false => refusal::missing(&*catalog.store, first),
+    let what_to_do = |name: &str| match files.is_first(name) {
+        true => {
+            "it has the model's keys, without which the rest cannot be served; download it again"
+        }
+        false => refusal::missing(&*catalog.store, name),
     };
     if findings.verifying() {
         let what = format!("is missing (the model is split into {total} files)");
         for name in &files.missing {
-            findings.flaw(Problem::of_file(name, format!("{what}: {what_to_do}")));
+            let problem = format!("{what}: {}", what_to_do(name));
+            findings.flaw(Problem::of_file(name, problem));
         }
         return Ok(());
     }
     let at = catalog.store.location().join(first);
-    Err(Error::invalid(at, format!("{what}: {what_to_do}")))
+    Err(Error::invalid(at, format!("{what}: {}", what_to_do(first))))
 }
 
 #[cfg(test)]
