@@ -193,9 +193,12 @@ def blocks(kind):
     kind = gguf.GGMLQuantizationType[kind]
     values, size = gguf.GGML_QUANT_SIZES[kind]
     stored = octets(N, K // values, size)
-    # Random bits would make NaN and infinities of some F16 scales, and warnings of them.
-    for at in {"Q4_1": (0, 2), "Q4_K": (0, 2), "Q6_K": (208,), "MXFP4": ()}.get(kind.name, (0,)):
-        stored[..., at + 1] = 0x24 | stored[..., at + 1] & 0x83
+    # Random bits of scales would make NaN and infinities, and NumPy would warn of them.
+    if kind.name == "MXFP4":
+        stored[..., 0] = 120 + stored[..., 0] % 16
+    else:
+        for at in {"Q4_1": (0, 2), "Q4_K": (0, 2), "Q6_K": (208,)}.get(kind.name, (0,)):
+            stored[..., at + 1] = 0x24 | stored[..., at + 1] & 0x83
     stored = stored.reshape(N, -1)
 
     def write(model):

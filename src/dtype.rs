@@ -285,7 +285,8 @@ impl ElementType {
         self.known()?.npy_descr()
     }
 
-    /// The GPU ABI's number: 1 to 22 for safetensors' dtypes, 0 for plain bytes.
+    /// The GPU ABI's number: 1 to 22 for safetensors' dtypes, from 256 on for block types, 0 for plain
+    /// bytes.
     pub fn abi(&self) -> u32 {
         match self {
             ElementType::Known(d) => *d as u32,

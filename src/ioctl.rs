@@ -112,7 +112,8 @@ pub struct GpuIo {
     pub dev_uuid: [u8; 16],
     /// Out: the device's ordinal as the daemon counts; -1 while unknown.
     pub device_ordinal: i32,
-    /// Out: 1 to 22 ([`crate::dtype::Dtype`]); 0 is plain bytes.
+    /// Out: 1 to 22 ([`crate::dtype::Dtype`]), or 256 plus ggml's number of a block type; 0 is plain
+    /// bytes.
     pub dtype: u32,
     /// Out: how many entries of `shape` and `strides` are used.
     pub ndim: u32,

@@ -6,6 +6,10 @@
 mod common;
 #[path = "attacks/directories.rs"]
 mod directories;
+#[path = "attacks/gguf.rs"]
+mod gguf;
+#[path = "common/gguf.rs"]
+mod gguf_file;
 #[path = "attacks/headers.rs"]
 mod headers;
 #[path = "attacks/incomplete.rs"]

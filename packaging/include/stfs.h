@@ -66,6 +66,8 @@
 #define STFS_DTYPE_F64         20u
 #define STFS_DTYPE_I64         21u
 #define STFS_DTYPE_U64         22u
+/* GGUF's block types: this plus ggml's number of the type. Shapes and strides count values. */
+#define STFS_DTYPE_GGML       256u
 
 struct stfs_gpu_io { /* 416 bytes */
   /* in: 64 bytes */

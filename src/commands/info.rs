@@ -12,7 +12,7 @@ use crate::cli::InfoArgs;
 use crate::info::{Info, Part};
 use crate::meta;
 use crate::model::Model;
-use crate::text::{bytes, elide, plural, printable, thousands};
+use crate::text::{bytes, elide, plural, printable, short, thousands};
 
 /// Width of the bar that shows a share of the bytes.
 const BAR: u64 = 24;
@@ -189,6 +189,7 @@ fn notes(model: &Model, info: &Info) -> String {
     for (key, value) in model.catalog.metadata.iter().take(MOST) {
         let value = match value {
             Value::String(text) => text.clone(),
+            Value::Number(n) if n.is_f64() => n.as_f64().map_or_else(String::new, short),
             other => other.to_string(),
         };
         row(

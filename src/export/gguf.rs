@@ -1,6 +1,8 @@
 //! `model.gguf`: a GGUF model as one file. A model of one file is that file. A split set is merged: the
 //! first file's keys, then all tensors, in the order of the files and of their entries.
 
+use std::ops::Range;
+
 use super::{Absent, Piece, Plan, Run};
 use crate::catalog::gguf::{self, Header};
 use crate::dtype::ggml;
@@ -50,76 +52,95 @@ pub(super) fn plan(model: &Model) -> Result<Plan> {
 }
 
 fn merged(model: &Model, headers: &[Header]) -> Result<Plan> {
-    let too_large = || Error::invalid(&model.catalog.model, "is too large for one file");
     let Some(first) = headers.first() else {
         return Ok(Plan::new(Vec::new(), Vec::new(), 0));
     };
-    let kept = first
-        .keys
-        .iter()
-        .filter(|key| !key.name.starts_with(OF_SPLITS));
-    let keys: Vec<_> = kept.map(|key| key.span.clone()).collect();
-    let tensors = headers
-        .iter()
-        .map(|header| header.tensors.len() as u64)
-        .sum::<u64>();
-
+    let tensors: usize = headers.iter().map(|header| header.tensors.len()).sum();
+    let (keys, key_count) = keys(first);
     let mut fixed = gguf::MAGIC.to_vec();
     fixed.extend(VERSION.to_le_bytes());
-    fixed.extend(tensors.to_le_bytes());
-    fixed.extend((keys.len() as u64).to_le_bytes());
+    fixed.extend((tensors as u64).to_le_bytes());
+    fixed.extend(key_count.to_le_bytes());
+
     let mut at = fixed.len() as u64;
-    let mut pieces: Vec<Piece> = Vec::with_capacity(keys.len() + 1 + tensors as usize);
-    // The bytes of the keys stay in the file: a vocabulary takes megabytes.
-    for span in keys {
-        let len = span.end - span.start;
-        pieces.push(Piece {
-            start: at,
-            len,
-            of: Run::File(0, span.start),
-        });
+    let mut pieces = Vec::with_capacity(keys.len() + 1 + tensors);
+    // The keys' bytes stay in the file: a vocabulary takes megabytes.
+    for run in keys {
+        let (start, len) = (at, run.end - run.start);
+        let of = Run::File(0, run.start);
+        pieces.push(Piece { start, len, of });
         at += len;
     }
+    let all = headers.iter().flat_map(|header| &header.tensors);
+    let (entries, data, data_len) = tensors_of(model, all, first.alignment)?;
+    let (start, len) = (at, entries.len() as u64);
+    let of = Run::Bytes(entries.into());
+    pieces.push(Piece { start, len, of });
+    at += len;
+    let begin = at.checked_next_multiple_of(first.alignment);
+    let len = begin.and_then(|begin| begin.checked_add(data_len));
+    let (Some(begin), Some(len)) = (begin, len) else {
+        return Err(too_large(model));
+    };
+    pieces.extend(data.into_iter().map(|piece| Piece {
+        start: begin + piece.start,
+        ..piece
+    }));
+    Ok(Plan::new(fixed, pieces, len))
+}
 
-    let mut entries = Vec::new();
-    let mut data = Vec::with_capacity(tensors as usize);
-    let mut offset = 0u64;
-    for entry in headers.iter().flat_map(|header| &header.tensors) {
-        let id = model
-            .catalog
-            .find(&entry.name)
-            .ok_or_else(|| changed(model, &entry.name))?;
+/// The runs of the file that hold its keys, save for those about splits; and the number of these keys.
+fn keys(header: &Header) -> (Vec<Range<u64>>, u64) {
+    let mut runs: Vec<Range<u64>> = Vec::new();
+    let mut count = 0;
+    let kept = |key: &&gguf::Key| !key.name.starts_with(OF_SPLITS);
+    for key in header.keys.iter().filter(kept) {
+        count += 1;
+        match runs.last_mut() {
+            Some(last) if last.end == key.span.start => last.end = key.span.end,
+            _ => runs.push(key.span.clone()),
+        }
+    }
+    (runs, count)
+}
+
+/// The entries of all tensors; where each one's bytes are, from the start of the data; and the length of
+/// the data. Every tensor begins at the padded end of the one before, as llama.cpp requires.
+fn tensors_of<'h>(
+    model: &Model,
+    tensors: impl Iterator<Item = &'h gguf::Entry>,
+    alignment: u64,
+) -> Result<(Vec<u8>, Vec<Piece>, u64)> {
+    let (mut entries, mut pieces, mut offset) = (Vec::new(), Vec::new(), 0u64);
+    for entry in tensors {
+        let changed = || changed(model, &entry.name);
+        let id = model.catalog.find(&entry.name).ok_or_else(changed)?;
         let tensor = model.catalog.tensors.get(id);
         if (tensor.dtype, tensor.shape) != (&entry.dtype, &*entry.shape) {
-            return Err(changed(model, &entry.name));
+            return Err(changed());
         }
-        let number = ggml::number(tensor.dtype).ok_or_else(|| changed(model, &entry.name))?;
+        let number = ggml::number(tensor.dtype).ok_or_else(changed)?;
         entries.extend((tensor.name.len() as u64).to_le_bytes());
         entries.extend(tensor.name.as_bytes());
         entries.extend((tensor.shape.len() as u32).to_le_bytes());
+        // The innermost dimension comes first.
         entries.extend(tensor.shape.iter().rev().flat_map(|n| n.to_le_bytes()));
         entries.extend(number.to_le_bytes());
         entries.extend(offset.to_le_bytes());
-        data.push((offset, tensor.nbytes, id));
+        pieces.push(Piece {
+            start: offset,
+            len: tensor.nbytes,
+            of: Run::Raw(id),
+        });
         let end = offset.checked_add(tensor.nbytes);
-        let padded = end.and_then(|end| end.checked_next_multiple_of(first.alignment));
-        offset = padded.ok_or_else(too_large)?;
+        let padded = end.and_then(|end| end.checked_next_multiple_of(alignment));
+        offset = padded.ok_or_else(|| too_large(model))?;
     }
-    let len = entries.len() as u64;
-    pieces.push(Piece {
-        start: at,
-        len,
-        of: Run::Bytes(entries.into()),
-    });
-    let begin = (at + len).checked_next_multiple_of(first.alignment);
-    let begin = begin.ok_or_else(too_large)?;
-    let end = begin.checked_add(offset).ok_or_else(too_large)?;
-    pieces.extend(data.into_iter().map(|(offset, len, id)| Piece {
-        start: begin + offset,
-        len,
-        of: Run::Raw(id),
-    }));
-    Ok(Plan::new(fixed, pieces, end))
+    Ok((entries, pieces, offset))
+}
+
+fn too_large(model: &Model) -> Error {
+    Error::invalid(&model.catalog.model, "is too large for one file")
 }
 
 /// The header is not the one that the model was opened with.

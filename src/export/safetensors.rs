@@ -28,12 +28,14 @@ pub(super) fn holds(model: &Model, converted: fn(&ElementType) -> bool) -> Resul
         return Ok(());
     };
     let (name, dtype) = (first.name, first.dtype);
-    Err(match dtype.has_f32() {
-        true => reason!(
-            "'{name}' is {dtype}, which safetensors does not have; {} has its values",
-            Export::Floats.name()
-        ),
-        false => reason!("'{name}' is {dtype}, which safetensors does not have, and has no values"),
+    let why = reason!("'{name}' is {dtype}, which safetensors does not have");
+    let floats = Export::Floats;
+    Err(if !dtype.has_f32() {
+        reason!("{why}, and has no values")
+    } else if floats.exists(model).is_ok() {
+        reason!("{why}; {} has its values", floats.name())
+    } else {
+        why
     }
     .into())
 }

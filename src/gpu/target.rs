@@ -39,7 +39,7 @@ pub struct Target {
     pub path: Arc<str>,
     /// The bytes to upload; for a model's arena the [`Arena`] itself.
     pub view: SharedView,
-    /// The ABI's dtype number: 1 to 22, 0 for plain bytes.
+    /// The ABI's dtype number: 1 to 22, from 256 on for block types, 0 for plain bytes.
     pub dtype: u32,
     /// The shape in elements of `dtype`; plain bytes have one dimension.
     pub shape: Arc<[u64]>,

@@ -118,25 +118,27 @@ pub(super) struct GeneratedFiles {
 }
 
 impl Layout {
-    /// How a file in the root is generated, and where its copy is.
-    fn json(&self, top: Top) -> Option<(&Generated<[u8]>, impl FnOnce() -> Result<Arc<[u8]>>)> {
-        let model = &self.model;
-        let make_metadata = model.catalog.metadata_json.as_ref();
-        let copy = match top {
-            Top::ModelJson => &self.generated.model_json,
-            Top::IndexJson => &self.generated.index_json,
-            Top::MetadataJson if make_metadata.is_some() => &self.generated.metadata_json,
-            _ => return None,
-        };
-        let make = move || {
-            Ok(match (top, make_metadata) {
-                (Top::MetadataJson, Some(make)) => make()?,
-                (Top::IndexJson, _) => crate::meta::index_json(model),
-                _ => crate::meta::model_json(model),
+    /// The copy of a file in the root, if that file exists and is generated.
+    fn json(&self, top: Top) -> Option<&Generated<[u8]>> {
+        match top {
+            Top::ModelJson => Some(&self.generated.model_json),
+            Top::IndexJson => Some(&self.generated.index_json),
+            Top::MetadataJson => {
+                let exists = self.model.catalog.metadata_json.is_some();
+                exists.then_some(&self.generated.metadata_json)
             }
-            .into())
-        };
-        Some((copy, make))
+            _ => None,
+        }
+    }
+
+    fn make_json(&self, top: Top) -> Result<Arc<[u8]>> {
+        let model = &self.model;
+        Ok(match (top, &model.catalog.metadata_json) {
+            (Top::MetadataJson, Some(make)) => make()?,
+            (Top::IndexJson, _) => crate::meta::index_json(model),
+            _ => crate::meta::model_json(model),
+        }
+        .into())
     }
 
     /// The bytes of a generated file of the root or of an export; `None` for other nodes. Waits for facts,
@@ -147,7 +149,7 @@ impl Layout {
     pub fn generated_view(&self, node: Node) -> Result<Option<SharedView>> {
         Ok(match node {
             Node::Top(top) => match self.json(top) {
-                Some((copy, make)) => Some(Arc::new(Bytes(copy.get(make)?))),
+                Some(copy) => Some(Arc::new(Bytes(copy.get(|| self.make_json(top))?))),
                 None => None,
             },
             Node::Export(e) => {
@@ -164,9 +166,9 @@ impl Layout {
         let is_final = || self.model.is_whole();
         match node {
             Node::Top(top) => {
-                let json = self.json(top);
-                json.map(|(copy, make)| copy.len(is_final, make))
-                    .transpose()
+                let make = || self.make_json(top);
+                let copy = self.json(top);
+                copy.map(|copy| copy.len(is_final, make)).transpose()
             }
             Node::Export(e) => {
                 let make = || Ok(e.plan(&self.model)?.into());

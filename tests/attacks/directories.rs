@@ -22,12 +22,12 @@ fn directories_without_a_model_say_what_was_looked_for() {
         "holds no model",
         "model.safetensors",
         "*.safetensors.index.json",
+        "*.gguf",
         "<stem>.bin",
     ];
     refused_files(&[], &looked);
     refused_files(&[("config.json", b"{}"), ("README.md", b"")], &looked);
     refused_files(&[("weights.bin", b"x")], &["weights.bin has no manifest"]);
-    refused_files(&[("a.gguf", b"GGUF")], &["a.gguf is GGUF"]);
     for name in ["pytorch_model.bin", "model.pt", "consolidated.00.pth"] {
         refused_files(
             &[(name, b"x")],

@@ -209,7 +209,7 @@ fn files_of_another_kind_under_a_shards_name() {
         b"\x80\x02}q\x00X\x01\x00\x00\x00",
         &["pickle", "never unpickles"],
     );
-    refused_shard(b"GGUF\x03\0\0\0\x23\x01\0\0\0\0\0\0", &["GGUF"]);
+    refused_shard(b"GGUF\x03\0\0\0\x23\x01\0\0\0\0\0\0", &["is a gguf file"]);
 }
 
 #[test]

@@ -70,7 +70,7 @@ fn files_under_a_shards_name_that_are_none() {
             b"PK\x03\x04\x00\x00archive/data.pkl",
             &["pickle", "never unpickles"],
         ),
-        (b"GGUF\x03\x00\x00\x00", &["GGUF"]),
+        (b"GGUF\x03\x00\x00\x00", &["is a gguf file"]),
     ] {
         let dir = ModelDir::new();
         let path = dir.file("model.safetensors", content);

@@ -4,6 +4,8 @@ use std::mem::{align_of, offset_of, size_of};
 use std::process::Command;
 
 use stfs::dtype::Dtype;
+use stfs::dtype::ElementType::Block;
+use stfs::dtype::ggml::from_number;
 use stfs::ioctl::{self, GpuDevice, GpuEntry, GpuIo};
 
 macro_rules! layout {
@@ -122,6 +124,10 @@ fn expected() -> Vec<(String, u64)> {
     all.push(("STFS_DTYPE_BYTES".into(), 0));
     for dtype in Dtype::all() {
         all.push((format!("STFS_DTYPE_{}", dtype.name()), dtype as u64));
+    }
+    for number in (0..64).filter(|&number| matches!(from_number(number), Some(Block(_)))) {
+        let abi = from_number(number).unwrap().abi();
+        all.push((format!("STFS_DTYPE_GGML + {number}"), abi.into()));
     }
     all
 }

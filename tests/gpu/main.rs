@@ -3,9 +3,13 @@
 //! Nothing here has seen a GPU. Each test that needs the double runs in a process of its own, in
 //! which `LD_LIBRARY_PATH` leads to it.
 
+#[path = "../common/gguf.rs"]
+mod gguf;
+
 mod abi;
 mod answers;
 mod arena;
+mod blocks;
 mod commands;
 mod consumer;
 mod drivers;

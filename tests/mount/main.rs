@@ -6,6 +6,7 @@ mod common;
 mod attributes;
 mod damage;
 mod facts;
+mod gguf;
 mod incomplete;
 mod listing;
 mod manifest;

@@ -128,9 +128,13 @@ def float_export_by_the_safetensors_library(tmp):
     why = stfs("ls", "--why", tmp / "m.gguf").decode()
     for name in ("export/model.safetensors", "export/model-fused.safetensors"):
         assert name in why, f"ls --why does not name {name}:\n{why}"
-    # The float checkpoint and the file have the same weights.
-    report = json.loads(stfs("diff", "--json", tmp / "copy.safetensors", tmp / "m.gguf"))
-    same((report["added"], report["removed"], report["changed"]), ([], [], []), "diff")
+    # The float checkpoint and the file have the same weights: what differs is their types.
+    report = json.loads(stfs("diff", "--json", tmp / "copy.safetensors", tmp / "m.gguf", expect=1))
+    same((report["added"], report["removed"]), ([], []), "diff")
+    different = {n for n, t in expected.items() if t.dtype not in ("F32", "I8", "I16", "I32", "I64")}
+    same({c["name"] for c in report["changed"]}, different, "diff")
+    for change in report["changed"]:
+        same((change["what"], change["max_abs"] or 0), ("dtype", 0), f"diff: {change['name']}")
 
 
 @check
@@ -255,6 +259,45 @@ def splits_of_several_alignments_merge_densely(tmp):
     # What is written in one go is what the merged file is, but for the padding at its end.
     expected = read(tmp / "b/whole.gguf")
     same_bytes(read(tmp / "whole")[: len(expected)], expected, "merged")
+
+
+@check
+def info_counts_by_llama_cpps_names(tmp):
+    """Configuration from the keys; parts of the model, and the parameters that a token visits."""
+
+    def keys(writer):
+        writer.add_block_count(2), writer.add_embedding_length(256), writer.add_head_count(4), writer.add_head_count_kv(2)
+        writer.add_expert_count(3), writer.add_expert_used_count(2), writer.add_context_length(4096)
+        writer.add_token_list([f"t{i}" for i in range(64)])
+
+    tensors = llama(RNG)
+    by_package(tmp / "m.gguf", tensors, keys)
+    found = json.loads(stfs("info", "--json", tmp / "m.gguf"))
+    same(found["architecture"], "llama", "architecture")
+    config = {"layers": 2, "hidden": 256, "heads": 4, "kv_heads": 2, "experts": 3, "experts_per_token": 2, "vocab": 64, "context": 4096}
+    same(found["config"], config, "config")
+
+    def part(name):
+        if "norm" in name:
+            return "norm"
+        if "ffn" in name:
+            return "other" if "gate_inp" in name else "experts" if "_exps" in name else "mlp"
+        return "embedding" if "token_embd" in name else "attention" if "attn" in name else "head"
+
+    expected = {}
+    for name, t in tensors.items():
+        entry = expected.setdefault(part(name), {"tensors": 0, "parameters": 0, "bytes": 0})
+        entry["tensors"] += 1
+        entry["parameters"] += math.prod(t.shape)
+        entry["bytes"] += len(t.data)
+    parts = {p.pop("name"): p for p in found["parts"]}
+    same({n: p for n, p in parts.items() if p["tensors"]}, expected, "parts")
+    parameters = sum(p["parameters"] for p in expected.values())
+    same((found["tensors"], found["parameters"]), (len(tensors), parameters), "parameters")
+    same(found["active_parameters"], parameters - expected["experts"]["parameters"] // 3, "active parameters")
+    stored = sum(p["bytes"] for p in expected.values())
+    same(found["memory"], {"stored": stored, "bf16": 2 * parameters, "f32": 4 * parameters}, "memory")
+    same(found["quantization"], {"method": "gguf", "bits": None, "group_size": None}, "quantization")
 
 
 @check

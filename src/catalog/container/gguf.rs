@@ -6,22 +6,27 @@ use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::sync::Arc;
 
-use super::{Container, Listing, Verdict};
+use super::{Container, Listing, Verdict, impostor};
 use crate::catalog::{Object, Store};
 use crate::error::{Error, Result};
 
 mod cursor;
 mod entry;
 mod header;
+mod key;
 mod layout;
 mod metadata_json;
 mod split_keys;
 mod splits;
+#[cfg(test)]
+mod tests;
 mod value;
 mod walk;
 
 pub use header::check_gguf;
-pub(crate) use header::{Header, MAGIC};
+// For exports.
+pub(crate) use header::{Entry, Header, MAGIC};
+pub(crate) use key::Key;
 
 use splits::SplitName;
 
@@ -54,12 +59,11 @@ impl Container for Gguf {
         if has_magic(&*file)? {
             return Ok(claim(store, name));
         }
-        Ok(match name.ends_with(END) {
-            true => Header::read(&*file)
-                .err()
-                .map_or(Verdict::No, Verdict::Almost),
-            false => Verdict::No,
-        })
+        if !name.ends_with(END) {
+            return Ok(Verdict::No);
+        }
+        let why = impostor::check(&*file, Some(self)).and(Header::read(&*file).map(|_| ()));
+        Ok(why.err().map_or(Verdict::No, Verdict::Almost))
     }
 
     fn claim_listing(&self, listing: &Listing) -> Result<Verdict> {

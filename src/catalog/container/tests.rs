@@ -5,6 +5,7 @@ use std::sync::Arc;
 use serde_json::json;
 
 use crate::catalog::findings::Findings;
+use crate::catalog::gguf_file::{Gguf, I8};
 use crate::catalog::{Catalog, MemoryStore, OpenOptions, Problem, container};
 use crate::error::Result;
 use crate::view::{StoredBytes, View, read_all};
@@ -75,12 +76,16 @@ fn every_container_reads_another_store() {
     let files = [("w.bin", &b"-bytes-"[..]), ("w.json", json.as_bytes())];
     let lone = shard("t", b"byte");
     let lone = [("x.safetensors", &lone[..])];
+    let gguf = Gguf::new().tensor("t", &[4], I8, b"byte").bytes();
+    let gguf = [("x.gguf", &gguf[..])];
     for (files, file, format) in [
         (&files[..], None, "manifest"),
         (&files[..], Some("w.json"), "manifest"),
         (&files[..], Some("w.bin"), "manifest"),
         (&lone[..], None, "safetensors"),
         (&lone[..], Some("x.safetensors"), "safetensors"),
+        (&gguf[..], None, "gguf"),
+        (&gguf[..], Some("x.gguf"), "gguf"),
     ] {
         let store = MemoryStore::new(files);
         let catalog = open(&store, file).unwrap();
@@ -106,14 +111,14 @@ fn problems_in_another_store_name_its_location() {
         .unwrap()
         .to_string();
     assert!(
-        error.ends_with("looked for model.safetensors, *.safetensors.index.json, *.safetensors, and <stem>.bin with <stem>.json"),
+        error.ends_with("looked for model.safetensors, *.safetensors.index.json, *.safetensors, *.gguf, and <stem>.bin with <stem>.json"),
         "{error}"
     );
     let other = MemoryStore::new(&[("notes.txt", b"hello")]);
     let error = open(&other, Some("notes.txt")).err().unwrap().to_string();
     assert!(
         error.ends_with(
-            "give a directory, or a .safetensors, .index.json, manifest .json or .bin file"
+            "give a directory, or a .safetensors, .index.json, .gguf, manifest .json or .bin file"
         ),
         "{error}"
     );

@@ -1,6 +1,6 @@
 //! Blocks with one scale, and perhaps a minimum.
 
-use super::blocks::{blocks, half};
+use super::blocks::{blocks, half, part};
 use super::lanes::decoder;
 use crate::simd::for_each_cpu;
 
@@ -55,17 +55,23 @@ decoder! {
     }
 }
 
-for_each_cpu! {
-    pub(super) fn q2_0(bytes: &[u8], out: &mut [f32]) {
-        blocks(bytes, out, |b: &[u8; 18], out: &mut [f32; 64]| {
-            let d = half(b, 0);
-            for (out, &q) in out.as_chunks_mut::<4>().0.iter_mut().zip(&b[2..]) {
-                for (i, out) in out.iter_mut().enumerate() {
-                    *out = ((q >> (2 * i) & 3) as i32 - 1) as f32 * d;
-                }
-            }
-        });
+decoder! {
+    pub(super) fn q2_0(lanes, b: [u8; 18]) -> [f32; 64] as out {
+        let d = lanes.half(b, 0);
+        for (i, out) in out.as_chunks_mut().0.iter_mut().enumerate() {
+            let words = std::array::from_fn(|k| spread(part(b, 2 + 8 * i + 2 * k)));
+            lanes.products([d; 2], lanes.minus(lanes.words(words), 1), out);
+        }
     }
+}
+
+/// The two bits of each code, lowest first, in a byte of its own.
+#[inline(always)]
+fn spread(codes: [u8; 2]) -> u64 {
+    let word = u64::from(u16::from_le_bytes(codes));
+    let word = (word | word << 24) & 0x0000_00FF_0000_00FF;
+    let word = (word | word << 12) & 0x000F_000F_000F_000F;
+    (word | word << 6) & 0x0303_0303_0303_0303
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 use super::*;
 
 fn why_not(model: &Model, name: &str) -> String {
-    model.find(name).err().expect(name).to_string()
+    model.find(name).expect_err(name).to_string()
 }
 
 #[test]

@@ -76,12 +76,16 @@ impl<'a> Cursor<'a> {
         self.fetched.get(self.taken..).unwrap_or_default()
     }
 
-    /// Fetches until `n` bytes are ready, which the range must have.
+    /// Makes `n` bytes ready, which the range must have.
+    #[inline]
     fn fetch(&mut self, n: usize) -> Reading<()> {
-        let ready = self.ready().len();
-        if ready >= n {
-            return Ok(());
+        match self.ready().len() {
+            ready if ready >= n => Ok(()),
+            ready => self.fetch_more(ready, n),
         }
+    }
+
+    fn fetch_more(&mut self, ready: usize, n: usize) -> Reading<()> {
         if self.position().saturating_add(n as u64) > MAX_HEADER {
             return Err(Stop::Problem(format!(
                 "its header does not end within {MAX_HEADER} bytes, as any real one does; the file is damaged, download it again"
@@ -102,6 +106,7 @@ impl<'a> Cursor<'a> {
     }
 
     /// The next `n` bytes, which are `what`.
+    #[inline]
     pub fn take(&mut self, n: u64, what: &dyn Fn() -> String) -> Reading<&[u8]> {
         self.check(n, what)?;
         let n = n as usize;
@@ -129,6 +134,7 @@ impl<'a> Cursor<'a> {
     }
 
     /// The bytes of a string (its length, then its bytes), which is `what`.
+    #[inline]
     pub fn string(&mut self, what: &dyn Fn() -> String) -> Reading<&[u8]> {
         let length = self.string_length(what)?;
         self.take(length, what)
@@ -136,13 +142,7 @@ impl<'a> Cursor<'a> {
 
     fn string_length(&mut self, what: &dyn Fn() -> String) -> Reading<u64> {
         let length = self.u64(&|| format!("the length of {}", what()))?;
-        let left = self.left();
-        if length > left {
-            return Err(Stop::Problem(format!(
-                "{} is {length} bytes long, but {left} bytes are left in the file; it is cut short or damaged, download it again",
-                what()
-            )));
-        }
+        self.hold(length, &|| format!("{} is {length} bytes long", what()))?;
         Ok(length)
     }
 
@@ -176,7 +176,7 @@ impl<'a> Cursor<'a> {
             }
             self.taken = self.fetched.len() - rest.len();
             if left > 0 {
-                let string = || format!("string {} of {}", count - left, what());
+                let string = || format!("string {} of {}", count - left + 1, what());
                 let length = self.string_length(&string)?;
                 self.skip(length, &string)?;
                 left -= 1;
@@ -185,15 +185,28 @@ impl<'a> Cursor<'a> {
         Ok(())
     }
 
-    /// That the range has `n` more bytes.
-    fn check(&self, n: u64, what: &dyn Fn() -> String) -> Reading<()> {
-        if n <= self.left() {
-            return Ok(());
+    /// That the range has `n` more bytes, for what `is` that long.
+    pub fn hold(&self, n: u64, is: &dyn Fn() -> String) -> Reading<()> {
+        match n <= self.left() {
+            true => Ok(()),
+            false => Err(self.too_short(is())),
         }
-        let (at, has) = (self.position(), self.file.len());
-        Err(Stop::Problem(format!(
-            "is cut short: {} needs {n} bytes from byte {at} on, the file has {has}; download it again",
-            what()
-        )))
+    }
+
+    /// That the range has `n` more bytes, which are `what`.
+    #[inline]
+    fn check(&self, n: u64, what: &dyn Fn() -> String) -> Reading<()> {
+        match n <= self.left() {
+            true => Ok(()),
+            false => Err(self.too_short(format!("{} needs {n} bytes", what()))),
+        }
+    }
+
+    #[cold]
+    fn too_short(&self, needs: String) -> Stop {
+        let (left, at, has) = (self.left(), self.position(), self.file.len());
+        Stop::Problem(format!(
+            "{needs}, but {left} bytes are left at byte {at} of {has}; the file is cut short or damaged, download it again"
+        ))
     }
 }

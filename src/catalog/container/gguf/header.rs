@@ -1,15 +1,14 @@
 //! The header of one file: its keys, and where its tensors lie.
 
 use std::collections::HashSet;
-use std::ops::Range;
 use std::sync::Arc;
 
 use serde_json::Value;
 
 use super::cursor::{Cursor, Reading, Stop};
-use super::entry;
-use super::layout;
-use super::value::{self, Kind, ValueType};
+use super::key::Key;
+use super::value::{Kind, ValueType};
+use super::{entry, key, layout};
 use crate::catalog::{HeaderProblem, Object};
 use crate::dtype::ElementType;
 use crate::error::{Error, Result};
@@ -22,12 +21,8 @@ const VERSIONS: [u32; 2] = [2, 3];
 const DEFAULT_ALIGNMENT: u64 = 32;
 /// The key of the alignment.
 const ALIGNMENT: &str = "general.alignment";
-/// The least that a key takes, in bytes: the length of its name, one character, its type, its value.
-const MIN_KEY: u64 = 8 + 1 + 4;
-/// The most elements of an array that is kept. Longer ones are vocabularies.
-const MAX_KEPT: u64 = 64;
 /// The most problems of one header that are listed.
-const MAX_PROBLEMS: usize = 1000;
+pub(super) const MAX_PROBLEMS: usize = 1000;
 
 /// The header of one file.
 pub(crate) struct Header {
@@ -42,18 +37,6 @@ pub(crate) struct Header {
     /// Where the data begins, counted from the start of the file. In a file without tensors it may lie
     /// past the end.
     pub data: u64,
-}
-
-/// A key and its value.
-pub(crate) struct Key {
-    /// The key.
-    pub name: String,
-    /// The type of its value.
-    pub kind: Kind,
-    /// The bytes of the key, the type and the value in the file.
-    pub span: Range<u64>,
-    /// The value; `None` for an array of more than 64 elements.
-    pub value: Option<Value>,
 }
 
 /// A tensor.
@@ -86,7 +69,7 @@ pub(super) struct Examined {
     pub beyond: Vec<Beyond>,
     /// What is wrong, in the order of the file.
     pub problems: Vec<HeaderProblem>,
-    /// What llama.cpp would refuse although stfs serves it.
+    /// What llama.cpp would refuse although stfs serves it, if all problems are wanted.
     pub flaws: Vec<HeaderProblem>,
 }
 
@@ -107,14 +90,6 @@ impl Header {
     /// The key of that name.
     pub(crate) fn key(&self, name: &str) -> Option<&Key> {
         self.keys.iter().find(|key| key.name == name)
-    }
-}
-
-impl Key {
-    /// First byte of the value, counted from the start of the file. The value of an array is its
-    /// elements.
-    pub(crate) fn value_start(&self) -> u64 {
-        self.span.start + 8 + self.name.len() as u64 + self.kind.header_size()
     }
 }
 
@@ -211,6 +186,11 @@ impl Problems {
         self.found.is_empty()
     }
 
+    /// Whether all are wanted.
+    pub fn all(&self) -> bool {
+        self.all
+    }
+
     fn push(&mut self, tensor: Option<String>, problem: String) -> Reading<()> {
         self.found.push(HeaderProblem { tensor, problem });
         if !self.all {
@@ -271,15 +251,16 @@ impl Examination<'_> {
         self.examined.header.version = version;
         let tensors = cursor.u64(&|| "the number of tensors".into())?;
         let keys = cursor.u64(&|| "the number of keys".into())?;
-        let left = cursor.left();
         let mut fits = true;
-        for (count, least, what) in [(tensors, entry::MIN, "tensors"), (keys, MIN_KEY, "keys")] {
-            if count > left / least {
-                fits = false;
-                self.problems.add(format!(
-                    "its header promises {count} {what} of at least {least} bytes each, but {left} bytes are left in the file; it is cut short or damaged, download it again"
-                ))?;
+        for (count, least, what) in [(tensors, entry::MIN, "tensors"), (keys, key::MIN, "keys")] {
+            let bytes = count.saturating_mul(least);
+            let promise =
+                || format!("its header promises {count} {what} of at least {least} bytes each");
+            match self.cursor.hold(bytes, &promise) {
+                Err(Stop::Problem(problem)) => self.problems.add(problem)?,
+                held => held?,
             }
+            fits &= bytes <= self.cursor.left();
         }
         match fits {
             true => Ok((tensors, keys)),
@@ -290,15 +271,13 @@ impl Examination<'_> {
     fn keys(&mut self, count: u64) -> Reading<()> {
         let mut seen = HashSet::new();
         for number in 1..=count {
-            let key = self.key(number, count)?;
-            if key.name.is_empty() {
-                self.problems
-                    .add(format!("key {number} of {count} has no name"))?;
+            let key = key::read(&mut self.cursor, &mut self.problems, number, count)?;
+            let Some(key) = key else {
                 continue;
-            }
+            };
             if !seen.insert(key.name.clone()) {
-                self.problems
-                    .add(format!("key '{}' appears twice", key.name))?;
+                let shown = key::shown(&key.name);
+                self.problems.add(format!("key '{shown}' appears twice"))?;
                 continue;
             }
             if key.name == ALIGNMENT {
@@ -307,56 +286,6 @@ impl Examination<'_> {
             self.examined.header.keys.push(key);
         }
         Ok(())
-    }
-
-    /// Reads a key and its value.
-    fn key(&mut self, number: u64, count: u64) -> Reading<Key> {
-        let cursor = &mut self.cursor;
-        let start = cursor.position();
-        let name = cursor.string(&|| format!("key {number} of {count}"))?;
-        let (name, is_text) = match std::str::from_utf8(name) {
-            Ok(name) => (name.to_string(), true),
-            Err(_) => (String::from_utf8_lossy(name).into_owned(), false),
-        };
-        if !is_text {
-            self.problems.add(format!(
-                "key {number} of {count} ('{name}') is not valid UTF-8"
-            ))?;
-        }
-        let cursor = &mut self.cursor;
-        let kind = read_type(cursor, &|| format!("the type of key '{name}'"))?;
-        let value = || format!("the value of key '{name}'");
-        let unknown = |n, what| {
-            Stop::Problem(format!(
-                "key '{name}' has {what} of type {n}; GGUF has types 0 to 12"
-            ))
-        };
-        let kind = kind.map_err(|n| unknown(n, "a value"))?;
-        let (kind, json) = match kind {
-            ValueType::Array => {
-                let of = read_type(cursor, &|| format!("the element type of key '{name}'"))?
-                    .map_err(|n| unknown(n, "an array"))?;
-                if of == ValueType::Array {
-                    return Err(Stop::Problem(format!(
-                        "key '{name}' is an array of arrays (type 9 in type 9), which stfs and llama.cpp do not read"
-                    )));
-                }
-                let count = cursor.u64(&|| format!("the number of elements of key '{name}'"))?;
-                let json = read_array(cursor, of, count, &value)?;
-                (Kind::Array { of, count }, json)
-            }
-            single => {
-                let json = value::read(cursor, single, &value)?.to_json();
-                (Kind::Single(single), Some(json))
-            }
-        };
-        let span = start..cursor.position();
-        Ok(Key {
-            name,
-            kind,
-            span,
-            value: json,
-        })
     }
 
     /// The alignment that a file's key gives; `None` if it is not valid.
@@ -396,40 +325,4 @@ impl Examination<'_> {
         }
         Ok(entries)
     }
-}
-
-/// A type, or a number that is none.
-fn read_type(
-    cursor: &mut Cursor<'_>,
-    what: &dyn Fn() -> String,
-) -> Reading<std::result::Result<ValueType, u32>> {
-    let number = cursor.u32(what)?;
-    Ok(ValueType::from_number(number).ok_or(number))
-}
-
-/// Reads the elements of an array that is short enough to keep, and passes over those of a longer one.
-fn read_array(
-    cursor: &mut Cursor<'_>,
-    of: ValueType,
-    count: u64,
-    what: &dyn Fn() -> String,
-) -> Reading<Option<Value>> {
-    let left = cursor.left();
-    let (kind, size) = (of.name(), of.size());
-    if count > left / size {
-        return Err(Stop::Problem(format!(
-            "{} has {count} elements ({kind}) of at least {size} bytes each, but {left} bytes are left in the file; it is cut short or damaged, download it again",
-            what()
-        )));
-    }
-    if count <= MAX_KEPT {
-        let elements = (0..count).map(|_| Ok(value::read(cursor, of, what)?.to_json()));
-        let elements: Reading<Vec<Value>> = elements.collect();
-        return Ok(Some(elements?.into()));
-    }
-    match of {
-        ValueType::String => cursor.skip_strings(count, what)?,
-        _ => cursor.skip(count * size, what)?,
-    }
-    Ok(None)
 }

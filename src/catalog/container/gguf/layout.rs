@@ -2,7 +2,7 @@
 
 use super::cursor::Reading;
 use super::entry::Unplaced;
-use super::header::{Beyond, Entry, Examined, Problems};
+use super::header::{Beyond, Entry, Examined, MAX_PROBLEMS, Problems};
 use crate::catalog::HeaderProblem;
 
 /// The longest name that llama.cpp takes, in bytes.
@@ -31,25 +31,11 @@ pub(super) fn place(
     // Both are far below 64 bits: a header's length and a u32.
     let data = place.header_end.next_multiple_of(alignment);
     examined.header.data = data;
-    // Where llama.cpp expects the next tensor; not known if an entry is wrong.
-    let mut expected = problems.is_empty().then_some(0);
+    if problems.all() {
+        examined.flaws = flaws(&entries, alignment, problems.is_empty());
+    }
     for entry in entries {
-        if entry.name.len() > LLAMA_NAME {
-            let bytes = entry.name.len();
-            let problem = format!("its name has {bytes} bytes, at most {LLAMA_NAME}");
-            flaw(examined, &entry.name, problem);
-        }
         let start = u128::from(entry.offset);
-        if let Some(expected) = expected
-            && start != expected
-        {
-            flaw(
-                examined,
-                &entry.name,
-                format!("at {start}, expected {expected}"),
-            );
-        }
-        expected = expected.map(|_| (start + entry.nbytes).next_multiple_of(alignment.into()));
         if entry.offset % alignment != 0 {
             let problem =
                 format!("its offset {start} is not a multiple of the alignment {alignment}");
@@ -74,11 +60,34 @@ pub(super) fn place(
     check_apart(&examined.header.tensors, problems)
 }
 
-fn flaw(examined: &mut Examined, name: &str, problem: String) {
-    examined.flaws.push(HeaderProblem {
-        tensor: Some(name.to_string()),
-        problem: format!("llama.cpp will not load this: {problem}"),
-    });
+/// What llama.cpp refuses: long names, and tensors that are not one behind the other in the order of
+/// their entries. Where it expects them is not known unless the entries are `all_there`.
+fn flaws(entries: &[Unplaced], alignment: u64, all_there: bool) -> Vec<HeaderProblem> {
+    let mut flaws = Vec::new();
+    let mut flaw = |name: &str, problem: String| {
+        if flaws.len() < MAX_PROBLEMS {
+            flaws.push(HeaderProblem {
+                tensor: Some(name.to_string()),
+                problem: format!("llama.cpp will not load this: {problem}"),
+            });
+        }
+    };
+    let mut expected = 0;
+    for entry in entries {
+        let (name, start) = (&*entry.name, u128::from(entry.offset));
+        if name.len() > LLAMA_NAME {
+            let bytes = name.len();
+            flaw(
+                name,
+                format!("its name has {bytes} bytes, at most {LLAMA_NAME} are read"),
+            );
+        }
+        if all_there && start != expected {
+            flaw(name, format!("at {start}, expected {expected}"));
+        }
+        expected = (start + entry.nbytes).next_multiple_of(alignment.into());
+    }
+    flaws
 }
 
 /// That no two tensors share bytes.

@@ -1,8 +1,10 @@
 //! `metadata.json`: every key of a file in full, as JSON, one to a line.
 
+use serde::Serialize;
+
 use super::cursor::{Cursor, Reading, Stop};
-use super::header::Key;
-use super::value::{self, Kind, Scalar, ValueType};
+use super::key::{Key, shown};
+use super::value::{Kind, ValueType};
 use crate::catalog::Object;
 use crate::error::{Error, Result};
 use crate::text::push_json;
@@ -53,65 +55,102 @@ pub(super) fn make(file: &dyn Object, keys: &[Place]) -> Result<Vec<u8>> {
 
 /// Writes the rest of a key's object, from behind the name of its type.
 fn push_value(out: &mut Vec<u8>, file: &dyn Object, key: &Place) -> Reading<()> {
-    let what = || format!("the value of key '{}'", key.name);
-    let mut cursor = Cursor::new(file, key.start, key.end);
+    let mut values = Values {
+        out,
+        cursor: Cursor::new(file, key.start, key.end),
+        what: &|| format!("the value of key '{}'", shown(&key.name)),
+    };
     match key.kind {
         Kind::Single(kind) => {
-            out.extend_from_slice(b"\", \"value\": ");
-            value::read(&mut cursor, kind, &what)?.push(out);
+            values.out.extend_from_slice(b"\", \"value\": ");
+            values.push(kind, 1)?;
         }
         Kind::Array { of, count } => {
-            out.extend_from_slice(b"\", \"of\": \"");
-            out.extend_from_slice(of.name().as_bytes());
-            out.extend_from_slice(b"\", \"value\": [");
-            out.try_reserve(usize::try_from(key.end - key.start).unwrap_or(usize::MAX))
-                .map_err(|_| Error::other(libc::ENOMEM, "metadata.json: not enough memory"))?;
-            push_elements(out, &mut cursor, of, count, &what)?;
-            out.push(b']');
+            values.out.extend_from_slice(b"\", \"of\": \"");
+            values.out.extend_from_slice(of.name().as_bytes());
+            values.out.extend_from_slice(b"\", \"value\": [");
+            values.push(of, count)?;
+            values.out.push(b']');
         }
     }
-    match cursor.left() {
+    match values.cursor.left() {
         0 => Ok(()),
-        _ => Err(changed(file, key).into()),
+        _ => Err(Stop::Enough),
     }
 }
 
-fn push_elements(
-    out: &mut Vec<u8>,
-    cursor: &mut Cursor<'_>,
-    of: ValueType,
-    count: u64,
-    what: &dyn Fn() -> String,
-) -> Reading<()> {
-    for i in 0..count {
-        if i > 0 {
-            out.push(b',');
+/// Writes values as JSON while it reads them. A vocabulary has a million of them, so that each kind of
+/// value has a loop of its own.
+struct Values<'a> {
+    out: &'a mut Vec<u8>,
+    cursor: Cursor<'a>,
+    what: &'a dyn Fn() -> String,
+}
+
+/// How many values are taken at once.
+const AT_ONCE: u64 = 4096;
+
+impl Values<'_> {
+    /// Writes `count` values with commas between them, exactly; NaN and infinities as null.
+    fn push(&mut self, of: ValueType, count: u64) -> Reading<()> {
+        match of {
+            ValueType::U8 => self.numbers(count, u8::from_le_bytes),
+            ValueType::I8 => self.numbers(count, i8::from_le_bytes),
+            ValueType::U16 => self.numbers(count, u16::from_le_bytes),
+            ValueType::I16 => self.numbers(count, i16::from_le_bytes),
+            ValueType::U32 => self.numbers(count, u32::from_le_bytes),
+            ValueType::I32 => self.numbers(count, i32::from_le_bytes),
+            // As the binary64 of the same value, which is what readers of JSON have:
+            // 9.999999747378752e-6 rather than 1e-5, so that nothing is rounded.
+            ValueType::F32 => self.numbers(count, |x| f64::from(f32::from_le_bytes(x))),
+            ValueType::Bool => self.numbers(count, |byte| byte != [0]),
+            ValueType::U64 => self.numbers(count, u64::from_le_bytes),
+            ValueType::I64 => self.numbers(count, i64::from_le_bytes),
+            ValueType::F64 => self.numbers(count, f64::from_le_bytes),
+            ValueType::String | ValueType::Array => self.strings(count),
         }
-        value::read(cursor, of, what)?.push(out);
     }
-    Ok(())
+
+    fn numbers<const N: usize, T: Serialize>(
+        &mut self,
+        count: u64,
+        value: impl Fn([u8; N]) -> T,
+    ) -> Reading<()> {
+        let mut left = count;
+        while left > 0 {
+            let n = left.min(AT_ONCE);
+            let (bytes, _) = self.cursor.take(n * N as u64, self.what)?.as_chunks();
+            for (i, bytes) in bytes.iter().enumerate() {
+                if left < count || i > 0 {
+                    self.out.extend_from_slice(b", ");
+                }
+                push_json(self.out, &value(*bytes));
+            }
+            left -= n;
+        }
+        Ok(())
+    }
+
+    fn strings(&mut self, count: u64) -> Reading<()> {
+        for i in 0..count {
+            if i > 0 {
+                self.out.extend_from_slice(b", ");
+            }
+            let bytes = self.cursor.string(self.what)?;
+            match std::str::from_utf8(bytes) {
+                Ok(text) => push_json(self.out, text),
+                Err(_) => push_json(self.out, &String::from_utf8_lossy(bytes)),
+            }
+        }
+        Ok(())
+    }
 }
 
 /// The error about a file that was written to after it was opened.
 fn changed(file: &dyn Object, key: &Place) -> Error {
     let problem = format!(
         "changed since it was opened: the value of key '{}' is no longer there; mount the model again",
-        key.name
+        shown(&key.name)
     );
     Error::invalid(file.location(), problem)
-}
-
-impl Scalar<'_> {
-    /// Writes the value as JSON, exactly: floats as the shortest decimal that is read back as the same.
-    fn push(&self, out: &mut Vec<u8>) {
-        match *self {
-            Scalar::Unsigned(n) => push_json(out, &n),
-            Scalar::Signed(n) => push_json(out, &n),
-            // NaN and infinities are written as null.
-            Scalar::F32(x) => push_json(out, &x),
-            Scalar::F64(x) => push_json(out, &x),
-            Scalar::Bool(b) => push_json(out, &b),
-            Scalar::String(bytes) => push_json(out, &String::from_utf8_lossy(bytes)),
-        }
-    }
 }

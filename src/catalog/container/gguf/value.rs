@@ -1,6 +1,6 @@
 //! The values of keys: their types, and small ones as JSON.
 
-use serde_json::{Number, Value};
+use serde_json::Value;
 
 use super::cursor::{Cursor, Reading};
 
@@ -131,15 +131,10 @@ impl Scalar<'_> {
         match *self {
             Scalar::Unsigned(n) => n.into(),
             Scalar::Signed(n) => n.into(),
-            Scalar::F32(x) => shortest(x).map_or(Value::Null, Value::Number),
-            Scalar::F64(x) => Number::from_f64(x).map_or(Value::Null, Value::Number),
+            Scalar::F32(x) => f64::from(x).into(),
+            Scalar::F64(x) => x.into(),
             Scalar::Bool(b) => b.into(),
             Scalar::String(bytes) => String::from_utf8_lossy(bytes).into(),
         }
     }
-}
-
-/// The shortest decimal that is read back as the same binary32: 1e-5, not 9.999999747378752e-6.
-fn shortest(x: f32) -> Option<Number> {
-    Number::from_f64(x.to_string().parse().ok()?)
 }

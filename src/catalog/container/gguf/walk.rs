@@ -6,7 +6,8 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value};
 
-use super::header::{Beyond, Entry, Examined, Key, examine, past_the_end};
+use super::header::{Beyond, Entry, Examined, examine, past_the_end};
+use super::key::Key;
 use super::metadata_json::{self, Place};
 use super::split_keys::{self, Claims};
 use super::splits::{self, Files};
@@ -55,8 +56,8 @@ struct Walk<'a> {
     files: &'a Files,
     /// The file with the model's keys, and they.
     first: Option<(Arc<dyn Object>, Vec<Key>)>,
-    /// Which file has each tensor, if there are several files.
-    held: HashMap<Arc<str>, String>,
+    /// The file that has each tensor, if there are several files.
+    held: HashMap<Arc<str>, u32>,
     /// How many tensors there were.
     counted: u64,
     /// What each file's keys say of the set.
@@ -110,6 +111,11 @@ impl Walk<'_> {
             problems,
             flaws,
         } = examined;
+        // What a damaged header lacks may only be unread.
+        if problems.is_empty() {
+            let claims = split_keys::check(&*file, name, &header, findings)?;
+            self.claims.push((file.clone(), claims));
+        }
         for problem in problems {
             let error = || Error::invalid(file.location(), problem.to_string());
             findings.report(problem.clone().of(name), error)?;
@@ -117,8 +123,6 @@ impl Walk<'_> {
         for flaw in flaws {
             findings.flaw(flaw.of(name));
         }
-        let claims = split_keys::check(&*file, name, &header, findings)?;
-        self.claims.push((file.clone(), claims));
         self.counted += (header.tensors.len() + beyond.len()) as u64;
         self.add_keys(&file, header.keys, findings)?;
         self.leave_out(&*file, &beyond, findings)?;
@@ -193,11 +197,12 @@ impl Walk<'_> {
         if self.files.names.len() < 2 {
             return Ok(());
         }
+        let files = &self.parts.catalog.files;
         for tensor in names {
-            match self.held.get(tensor) {
-                None => drop(self.held.insert(tensor.clone(), file.name().to_string())),
+            match self.held.get(tensor).and_then(|i| files.get(*i as usize)) {
+                None => drop(self.held.insert(tensor.clone(), files.len() as u32)),
                 Some(first) => {
-                    let problem = format!("appears twice: it is in {first}, too");
+                    let problem = format!("appears twice: it is in {}, too", first.name());
                     findings.tensor(file.location(), tensor, &problem)?;
                 }
             }
