@@ -1,11 +1,12 @@
 //! Announced ranges reach the file below, whatever views are in between; a join reads its parts in few
-//! pieces.
+//! pieces; values in blocks are those of the blocks, and read from them alone.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 
-use super::{Bytes, Concat, Npy, SharedView, Slice, StoredBytes, View, npy_header};
+use super::{Bytes, Cast, Concat, Npy, SharedView, Slice, StoredBytes, View, npy_header};
 use crate::catalog::{Extent, MemoryObject, MemoryStore};
+use crate::dtype::{ElementType, ggml};
 use crate::error::Result;
 
 /// Bytes `10..10 + len` of a file, and the file.
@@ -143,6 +144,59 @@ fn a_join_of_short_rows_reads_many_at_a_time() {
             join.read_at(from as u64, &mut got).unwrap();
             assert!(got == want[from..to], "{widths:?} {from}..{to}");
             assert!(reads.load(Ordering::Relaxed) <= most_reads, "{widths:?}");
+        }
+    }
+}
+
+/// The ranges that are read of some bytes.
+struct Recording(Bytes, Arc<Mutex<Vec<(u64, u64)>>>);
+
+impl View for Recording {
+    fn len(&self) -> u64 {
+        self.0.len()
+    }
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
+        let range = (offset, offset + buf.len() as u64);
+        self.1.lock().unwrap().push(range);
+        self.0.read_at(offset, buf)
+    }
+}
+
+/// Any range of bytes of an `f32`, of more blocks than are decoded at a time.
+#[test]
+fn a_range_of_values_reads_the_blocks_that_it_touches() {
+    for (number, count) in [(8, 5000), (14, 700)] {
+        let Some(ElementType::Block(block)) = ggml::from_number(number) else {
+            panic!("type {number} has blocks");
+        };
+        let (elements, size) = (block.elements as usize, block.bytes as usize);
+        let bytes: Vec<u8> = (0..count * size).map(|i| (i * i / 7 + i) as u8).collect();
+        let mut whole = vec![0.0; count * elements];
+        block.decode.unwrap()(&bytes, &mut whole);
+        let want: &[u8] = bytemuck::cast_slice(&whole);
+
+        let reads = Arc::new(Mutex::new(Vec::new()));
+        let source = Recording(Bytes(bytes.into()), reads.clone());
+        let view = Cast::view(Arc::new(source), ElementType::Block(block)).unwrap();
+        assert_eq!(view.len(), want.len() as u64);
+        let of_block = 4 * elements;
+        let lengths = [1, 3, 4, of_block - 4, of_block, of_block + 8, 4096, 300_000];
+        for at in [0, 1, 4, of_block - 1, of_block, 7 * of_block + 12, 250_001] {
+            for len in lengths {
+                let end = (at + len).min(want.len());
+                // At an odd address, too.
+                for shift in [0, 1] {
+                    let mut got = vec![0; shift + end - at];
+                    view.read_at(at as u64, &mut got[shift..]).unwrap();
+                    assert!(got[shift..] == want[at..end], "{} {at}..{end}", block.name);
+                    let mut ranges = std::mem::take(&mut *reads.lock().unwrap());
+                    ranges.sort();
+                    let touched = (at / of_block * size, end.div_ceil(of_block) * size);
+                    let touched = (touched.0 as u64, touched.1 as u64);
+                    let found = (ranges[0].0, ranges[ranges.len() - 1].1);
+                    assert_eq!(found, touched, "{} {at}..{end}", block.name);
+                }
+            }
         }
     }
 }
