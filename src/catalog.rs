@@ -13,6 +13,9 @@ use findings::Findings;
 mod configuration;
 mod container;
 mod findings;
+#[cfg(test)]
+#[path = "../tests/common/gguf.rs"]
+pub(crate) mod gguf_file;
 mod order;
 mod row;
 mod store;
@@ -71,7 +74,8 @@ pub struct Catalog {
     pub tensors: Tensors,
     /// Names that an index lists but no available file holds (only with `allow_missing`).
     pub absent: BTreeSet<Arc<str>>,
-    /// `__metadata__` of the shards (the first that has a key wins), or a manifest's other keys.
+    /// `__metadata__` of the shards (the first that has a key wins), a manifest's other keys, or those of
+    /// a GGUF file.
     pub metadata: serde_json::Map<String, serde_json::Value>,
     /// Makes `metadata.json`: every key of the container, in full. `None` if the container has no keys
     /// besides [`Catalog::metadata`].

@@ -1,5 +1,6 @@
 //! A model's configuration: what it states about quantization and tying. Most models keep it in
-//! JSON files beside the weights; a manifest has its own. The layers above ask for keys, not files.
+//! JSON files beside the weights; a manifest has its own, and a GGUF file's keys take its place. The
+//! layers above ask for keys, not files.
 //!
 //! Stale or missing files are normal, so a file that cannot be read or parsed counts as absent (and
 //! is noted).

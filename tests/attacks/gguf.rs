@@ -51,6 +51,9 @@ fn problems_of(file: &Gguf) -> Vec<(String, String)> {
         .collect()
 }
 
+/// What a test does to the files of a set.
+type Change<'a> = &'a dyn Fn(&mut Vec<(String, Gguf)>);
+
 /// A directory of these files.
 fn dir_of(files: &[(String, Gguf)]) -> Dir {
     let dir = Dir::new();
@@ -558,7 +561,7 @@ fn damage_in_a_split() {
 
 #[test]
 fn splits_that_disagree() {
-    let with = |change: &dyn Fn(&mut Vec<(String, Gguf)>)| {
+    let with = |change: Change<'_>| {
         let mut files = set();
         change(&mut files);
         let dir = dir_of(&files);

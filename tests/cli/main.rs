@@ -3,6 +3,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod bad_gguf;
 mod bad_headers;
 mod bad_models;
 mod info;

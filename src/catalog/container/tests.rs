@@ -4,14 +4,11 @@ use std::sync::Arc;
 
 use serde_json::json;
 
-use self::gguf::Gguf;
 use crate::catalog::findings::Findings;
+use crate::catalog::gguf_file::{Gguf, I8};
 use crate::catalog::{Catalog, MemoryStore, OpenOptions, Problem, container};
 use crate::error::Result;
 use crate::view::{StoredBytes, View, read_all};
-
-#[path = "../../../tests/common/gguf.rs"]
-mod gguf;
 
 const INDEX: &str = "model.safetensors.index.json";
 
@@ -79,7 +76,7 @@ fn every_container_reads_another_store() {
     let files = [("w.bin", &b"-bytes-"[..]), ("w.json", json.as_bytes())];
     let lone = shard("t", b"byte");
     let lone = [("x.safetensors", &lone[..])];
-    let gguf = Gguf::new().tensor("t", &[4], gguf::I8, b"byte").bytes();
+    let gguf = Gguf::new().tensor("t", &[4], I8, b"byte").bytes();
     let gguf = [("x.gguf", &gguf[..])];
     for (files, file, format) in [
         (&files[..], None, "manifest"),

@@ -253,7 +253,7 @@ impl Examination<'_> {
         let keys = cursor.u64(&|| "the number of keys".into())?;
         let mut fits = true;
         for (count, least, what) in [(tensors, entry::MIN, "tensors"), (keys, key::MIN, "keys")] {
-            let bytes = count.checked_mul(least).unwrap_or(u64::MAX);
+            let bytes = count.saturating_mul(least);
             let promise =
                 || format!("its header promises {count} {what} of at least {least} bytes each");
             match self.cursor.hold(bytes, &promise) {

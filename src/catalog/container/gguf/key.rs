@@ -106,7 +106,7 @@ fn read_array(
     what: &dyn Fn() -> String,
 ) -> Reading<Option<Value>> {
     let (kind, size) = (of.name(), of.size());
-    let bytes = count.checked_mul(size).unwrap_or(u64::MAX);
+    let bytes = count.saturating_mul(size);
     cursor.hold(bytes, &|| {
         let what = what();
         format!("{what} has {count} elements of at least {size} bytes each ({kind})")

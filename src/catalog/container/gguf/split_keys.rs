@@ -1,9 +1,11 @@
 //! The keys with which each file of a split model states its place in the set.
 
+use std::collections::HashMap;
+
 use serde_json::Value;
 
 use super::header::Header;
-use super::key::Key;
+use super::key::{Key, shown};
 use super::splits::SplitName;
 use super::value::{Kind, ValueType};
 use crate::catalog::{Findings, Object, Problem};
@@ -134,20 +136,17 @@ pub(super) fn compare(
     other: (&dyn Object, &[Key]),
     findings: &mut Findings,
 ) -> Result<()> {
+    let known: HashMap<&str, &Key> = first.1.iter().map(|key| (&*key.name, key)).collect();
     let own = |key: &&Key| !key.name.starts_with(PREFIX) && key.name != ALIGNMENT;
     for key in other.1.iter().filter(own) {
-        let known = first.1.iter().find(|known| known.name == key.name);
-        let Some(known) = known else {
+        let Some(known) = known.get(&*key.name) else {
             continue;
         };
         if key.kind == known.kind && same_bytes((first.0, known), (other.0, key))? {
             continue;
         }
-        let problem = format!(
-            "key '{}' contradicts that of {}, which counts",
-            key.name,
-            first.0.name()
-        );
+        let (name, first) = (shown(&key.name), first.0.name());
+        let problem = format!("key '{name}' contradicts that of {first}, which counts");
         findings.flaw(Problem::of_file(other.0.name(), problem));
     }
     Ok(())

@@ -8,12 +8,8 @@ use serde_json::json;
 
 use super::header::Header;
 use super::value::{Kind, ValueType};
+use crate::catalog::gguf_file::{F32, Gguf, V, s, strings};
 use crate::catalog::{Catalog, LocalFile, MemoryStore, Object, OpenOptions, Store};
-
-#[path = "../../../../tests/common/gguf.rs"]
-mod written;
-
-use written::{F32, Gguf, V, s, strings};
 
 /// The file as an object that has no mapping.
 fn object(file: &Gguf) -> Arc<dyn Object> {
