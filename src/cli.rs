@@ -70,7 +70,7 @@ pub enum Command {
 /// The model, and how to open it.
 #[derive(Debug, Clone, Args)]
 pub struct ModelArgs {
-    /// A model directory, a .safetensors file, an .index.json file, a manifest .json or its .bin
+    /// A model directory, a .safetensors or .gguf file, an .index.json file, a manifest .json or its .bin
     pub model: PathBuf,
     #[command(flatten)]
     #[allow(missing_docs)]
@@ -280,7 +280,7 @@ pub struct StatArgs {
 /// Flags of `verify`.
 #[derive(Debug, Clone, Args)]
 pub struct VerifyArgs {
-    /// A model directory, a .safetensors file, an .index.json file, a manifest .json or its .bin
+    /// A model directory, a .safetensors or .gguf file, an .index.json file, a manifest .json or its .bin
     pub model: PathBuf,
     /// Print JSON
     #[arg(long)]
