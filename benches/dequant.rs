@@ -27,6 +27,9 @@ const REQUESTS: [usize; 2] = [128 << 10, 1 << 20];
 
 type Tensors = Vec<(&'static str, D, Vec<usize>, Vec<u8>)>;
 
+/// A name, and the tensors of one layer.
+type Layer = (&'static str, fn() -> Tensors);
+
 /// A format: its name, and what it is written from.
 struct Case {
     name: String,
@@ -42,7 +45,7 @@ enum Model {
 }
 
 #[rustfmt::skip]
-const CASES: &[(&str, fn() -> Tensors)] = &[
+const CASES: &[Layer] = &[
     ("bf16 cast",           || vec![("w", D::BF16, vec![N, K], noise(2 * N * K))]),
     ("gptq 4 bits g128",    || gptq(4, 128, false)),
     ("gptq 4 act-order",    || gptq(4, 128, true)),
