@@ -27,8 +27,8 @@ const REQUESTS: [usize; 2] = [128 << 10, 1 << 20];
 
 type Tensors = Vec<(&'static str, D, Vec<usize>, Vec<u8>)>;
 
-/// Makes the tensors of one layer.
-type Layer = fn() -> Tensors;
+/// A name, and the tensors of one layer.
+type Layer = (&'static str, fn() -> Tensors);
 
 /// A format: its name, and what it is written from.
 struct Case {
@@ -39,13 +39,13 @@ struct Case {
 #[derive(Clone, Copy)]
 enum Model {
     /// The tensors of one layer, in safetensors.
-    Layer(Layer),
+    Layer(fn() -> Tensors),
     /// A tensor of a block type in a GGUF, with the type's number.
     Blocks(u32, &'static Block),
 }
 
 #[rustfmt::skip]
-const CASES: &[(&str, Layer)] = &[
+const CASES: &[Layer] = &[
     ("bf16 cast",           || vec![("w", D::BF16, vec![N, K], noise(2 * N * K))]),
     ("gptq 4 bits g128",    || gptq(4, 128, false)),
     ("gptq 4 act-order",    || gptq(4, 128, true)),
