@@ -29,6 +29,9 @@ pub struct Configuration {
     /// A manifest's own `config` object (`default_bits`, `default_group_size`). If this is set, the
     /// tensors come from a bin + manifest pair, and no other configuration of quantization counts.
     pub manifest: Option<Map<String, Value>>,
+    /// Whether element types say everything about values, as in GGUF: then tensors are what they are
+    /// stored as, and no quantized layers are looked for.
+    pub types_tell_all: bool,
     /// Files that exist but were not used.
     pub unused: Vec<Unused>,
 }
@@ -86,6 +89,7 @@ impl Configuration {
             quantization_config,
             hf_quant_config,
             manifest: None,
+            types_tell_all: false,
             unused,
         }
     }

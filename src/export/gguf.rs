@@ -3,7 +3,7 @@
 
 use std::ops::Range;
 
-use super::{Absent, Piece, Plan, Run};
+use super::{Absent, Piece, Plan, Run, stored_ids};
 use crate::catalog::gguf::{self, Header};
 use crate::dtype::ggml;
 use crate::error::{Error, Result};
@@ -45,10 +45,28 @@ pub(super) fn plan(model: &Model) -> Result<Plan> {
             Ok(Plan::new(Vec::new(), vec![whole], one.len()))
         }
         files => {
-            let headers = files.iter().map(|file| Header::read(&**file));
+            let ends = header_ends(model);
+            let headers = files.iter().zip(ends);
+            let headers = headers.map(|(file, end)| Header::read(&**file, end));
             merged(model, &headers.collect::<Result<Vec<_>>>()?)
         }
     }
+}
+
+/// Where the header of each file must have ended: at its first tensor.
+fn header_ends(model: &Model) -> Vec<u64> {
+    let mut ends = vec![u64::MAX; model.catalog.files.len()];
+    for id in stored_ids(model) {
+        let place = model
+            .catalog
+            .place(id)
+            .zip(model.catalog.files_of(id).next());
+        if let Some(((_, offset), file)) = place {
+            let end = &mut ends[file as usize];
+            *end = offset.min(*end);
+        }
+    }
+    ends
 }
 
 fn merged(model: &Model, headers: &[Header]) -> Result<Plan> {

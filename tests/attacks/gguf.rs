@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use stfs::catalog::{Catalog, OpenOptions, check};
+use stfs::model::{Model, ModelOptions};
 
 use crate::common::{Dir, good, open, refused, refused_files};
 use crate::gguf_file::{F32, Gguf, I8, Q4_0, Q4_K, Q8_0, Tensor, V, counting, s, splits, strings};
@@ -287,6 +288,14 @@ fn alignments() {
 fn dimensions() {
     let of = |ne: &[u64]| Gguf::small().tensor("x", ne, F32, [0; 128]);
     refused_gguf(&of(&[2, 2, 2, 2, 2]), &["tensor 'x'", "5 dimensions"]);
+    // However many: they are not looked for in the file.
+    let mut many = Gguf::small().bytes();
+    let at = Gguf::small().header().len() - 8 - 4 - 8 - 4;
+    for n in [6u32, 100, u32::MAX] {
+        many[at..at + 4].copy_from_slice(&n.to_le_bytes());
+        let said = format!("has {n} dimensions, at most 4");
+        refused_bytes(&many, &["tensor 't'", &said]);
+    }
     let large = 1u64 << 63;
     refused_gguf(&of(&[large]), &["tensor 'x'", &large.to_string()]);
     refused_gguf(&of(&[0, u64::MAX]), &["tensor 'x'", &u64::MAX.to_string()]);
@@ -332,6 +341,15 @@ fn types() {
 fn names_of_tensors() {
     let file = Gguf::small().tensor("t", &[1], F32, [0; 4]);
     refused_gguf(&file, &["tensor 't'", "twice"]);
+    // Even if the first is wrong itself.
+    let file = Gguf::new()
+        .tensor("x", &[48], Q4_0, [0; 27])
+        .tensor("x", &[1], F32, [0; 4]);
+    let found = problems_of(&file);
+    assert!(
+        found[0].1.contains("48") && found[1].1.contains("twice"),
+        "{found:?}"
+    );
     let file = Gguf::small().tensor(b"t\xff", &[1], F32, [0; 4]);
     refused_gguf(&file, &["tensor 't\u{fffd}'", "not valid UTF-8"]);
     for name in ["", "a/b", "..", "\0", "ü"] {
@@ -416,18 +434,27 @@ fn holes_and_any_order_are_served() {
     let mut file = Gguf::new();
     file.tensors = vec![t("a", 8, 2048), t("b", 8, 0), t("c", 8, 32), t("d", 8, 128)];
     assert_eq!(opened(&file.bytes()).tensors.len(), 4);
-    let says = |at: u64, expected: u64| {
-        format!("llama.cpp will not load this: at {at}, expected {expected}")
+    let says = |name: &str, at: u64, expected: u64| {
+        let why = format!("tensor '{name}' at {at}, expected {expected}");
+        (
+            name.to_string(),
+            format!("llama.cpp will not load this: {why}"),
+        )
     };
-    let expected = [
-        ("a".to_string(), says(2048, 0)),
-        ("b".to_string(), says(0, 2080)),
-        ("d".to_string(), says(128, 64)),
-    ];
+    let expected = [says("a", 2048, 0), says("b", 0, 2080), says("d", 128, 64)];
     assert_eq!(problems_of(&file), expected);
     for empty in [Gguf::new(), Gguf::new().key("a", V::U8(1))] {
         assert_eq!(problems_of(&empty), []);
         assert_eq!(opened(&empty.header()).tensors.len(), 0);
+    }
+    // The header's own padding may be missing if nothing follows it.
+    let nothing = Gguf::small().tensor("none", &[0], F32, []);
+    let nothing = Gguf {
+        tensors: nothing.tensors[1..].to_vec(),
+        ..nothing
+    };
+    for end in [nothing.header(), nothing.bytes()] {
+        assert_eq!(opened(&end).tensors.len(), 1);
     }
     let no_keys = Gguf {
         keys: vec![],
@@ -518,6 +545,9 @@ fn splits_that_are_missing_are_named() {
         "{error}"
     );
     assert!(error.contains("keys"), "{error}");
+    // Nor is it suggested.
+    let error = open(dir.path(), OpenOptions::default()).err().unwrap();
+    assert!(!error.to_string().contains("--allow-missing"), "{error}");
 }
 
 #[test]
@@ -617,7 +647,7 @@ fn splits_that_disagree() {
         error.contains("m-00003-of-00003.gguf: has no split.count"),
         "{error}"
     );
-    assert_eq!(found.len(), 2, "{found:?}");
+    assert_eq!(found.len(), 3, "{found:?}");
     let (error, _) = with(&|files| files[2].1.tensors[0].name = b"t00".to_vec());
     assert!(
         error.contains("m-00003-of-00003.gguf: tensor 't00': appears twice"),
@@ -869,4 +899,25 @@ fn random_damage() {
         }
         survives(&dir, &bytes);
     }
+}
+
+#[test]
+fn types_tell_what_values_are() {
+    // Names that other formats give to the parts of quantized layers.
+    let file = Gguf::new()
+        .tensor("x.weight", &[32, 4], I8, [3; 128])
+        .tensor("x.weight_scale", &[1, 4], F32, 2f32.to_le_bytes().repeat(4))
+        .tensor("y", &[32], Q8_0, [1; 34]);
+    let dir = Dir::of(&[("m.gguf", &file.bytes())]);
+    let model = Model::new(
+        open(dir.path(), OpenOptions::default()).unwrap(),
+        ModelOptions::default(),
+    );
+    assert_eq!(model.layer_count(), 0);
+    let (id, x) = model.find("x.weight").unwrap();
+    assert!(!x.is_dequantized());
+    assert_eq!(model.parameters(id), 128);
+    let json: serde_json::Value = serde_json::from_slice(&stfs::meta::model_json(&model)).unwrap();
+    assert_eq!(json["parameters"], 128 + 4 + 32);
+    assert_eq!(json["quantization"]["method"], "gguf");
 }

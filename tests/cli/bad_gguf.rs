@@ -100,3 +100,29 @@ fn verify_lists_everything() {
     let line = "m-00002-of-00002.gguf: 'c': llama.cpp will not load this: at 4096, expected 32";
     assert!(ran.out.contains(line), "{ran:?}");
 }
+
+/// What lies under a GGUF's name but is something else is found, by its own path as in a directory.
+#[test]
+fn verify_finds_what_is_not_gguf() {
+    for (bytes, why) in [
+        (&b""[..], "is empty"),
+        (b"GG", "cut short"),
+        (b"tjgg\x03\0\0\0", "older GGML file"),
+        (b"<!doctype html><html>", "HTML page"),
+        (
+            b"version https://git-lfs.github.com/spec/v1\nsize 5\n",
+            "Git LFS pointer",
+        ),
+    ] {
+        let dir = ModelDir::new();
+        let path = dir.file("m.gguf", bytes);
+        for model in [dir.path(), &path] {
+            let ran = stfs([Path::new("verify"), model, Path::new("--json")]);
+            assert_eq!(ran.code, 1, "{why}: {ran:?}");
+            let found = ran.json();
+            let problem = found[0]["problem"].as_str().unwrap();
+            assert!(problem.contains(why), "{why}: {problem}");
+            assert_eq!(found[0]["file"], "m.gguf");
+        }
+    }
+}

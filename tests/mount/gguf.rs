@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 
-use crate::common::gguf::{F32, Gguf, Q4_0, Q8_0, Tensor, V, s, splits, strings};
+use crate::common::gguf::{F32, Gguf, Q4_0, Q8_0, Tensor, V, counting, s, splits, strings};
 use crate::common::sys::{errno, getxattr};
 use crate::common::{ModelDir, Mounted, noise, stfs, tensor};
 
@@ -414,6 +414,29 @@ fn splits_are_merged_into_one_file() {
         errno(part.join("tensors/output.weight").metadata()),
         libc::ENOENT
     );
+}
+
+/// The merged file reads the headers again, and nothing behind them.
+#[test]
+fn a_split_that_is_cut_takes_only_its_own_bytes() {
+    let dir = ModelDir::new();
+    let [small, large] = [("a", 32), ("b", 1 << 16)].map(|(name, n)| [counting(name, n, 1.0)]);
+    let set = splits("model", &[], &[&small, &large]);
+    let paths: Vec<PathBuf> = set
+        .iter()
+        .map(|(name, file)| dir.file(name, file.bytes()))
+        .collect();
+    let m = Mounted::new(dir.path());
+    let whole = m.read("export/model.gguf");
+    let cut = File::options().write(true).open(&paths[1]).unwrap();
+    cut.set_len(cut.metadata().unwrap().len() - (128 << 10))
+        .unwrap();
+    let file = File::open(m.join("export/model.gguf")).unwrap();
+    let mut head = vec![0; 1000];
+    file.read_exact_at(&mut head, 0).unwrap();
+    assert!(head == whole[..1000]);
+    let end = whole.len() as u64 - 100;
+    assert_eq!(errno(file.read_exact_at(&mut [0; 100], end)), libc::EIO);
 }
 
 #[test]

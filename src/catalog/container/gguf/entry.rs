@@ -26,13 +26,14 @@ pub(super) struct Unplaced {
     pub nbytes: u128,
 }
 
-/// Reads entry `number` of `count`; `None` if it is wrong, and the next one can still be read.
+/// Reads entry `number` of `count`: the name, if it is text, and the tensor. `None` if that is wrong, and
+/// the next one can still be read.
 pub(super) fn read(
     cursor: &mut Cursor<'_>,
     problems: &mut Problems,
     number: u64,
     count: u64,
-) -> Reading<Option<Unplaced>> {
+) -> Reading<(Option<Arc<str>>, Option<Unplaced>)> {
     let name = cursor.string(&|| format!("the name of tensor {number} of {count}"))?;
     let is_text = std::str::from_utf8(name).is_ok();
     let name: Arc<str> = String::from_utf8_lossy(name).into();
@@ -43,7 +44,8 @@ pub(super) fn read(
             &name,
             format!("has {n} dimensions, at most {MAX_DIMENSIONS}"),
         )?;
-        return skip(cursor, n, &what);
+        skip(cursor, n, &what)?;
+        return Ok((is_text.then(|| name.clone()), None));
     }
     let mut dimensions = Vec::new();
     for _ in 0..n {
@@ -59,29 +61,26 @@ pub(super) fn read(
         Ok(checked) => checked,
         Err(problem) => {
             problems.tensor(&name, problem)?;
-            return Ok(None);
+            return Ok((is_text.then_some(name), None));
         }
     };
     dimensions.reverse();
-    Ok(Some(Unplaced {
-        name,
+    let tensor = Unplaced {
+        name: name.clone(),
         dtype,
         shape: dimensions.into(),
         offset,
         nbytes,
-    }))
+    };
+    Ok((Some(name), Some(tensor)))
 }
 
 /// Passes over the rest of an entry that has too many dimensions; where that is not plausible, nothing
 /// behind it can be found.
-fn skip(
-    cursor: &mut Cursor<'_>,
-    dimensions: u32,
-    what: &dyn Fn(&str) -> String,
-) -> Reading<Option<Unplaced>> {
+fn skip(cursor: &mut Cursor<'_>, dimensions: u32, what: &dyn Fn(&str) -> String) -> Reading<()> {
     let rest = u64::from(dimensions) * 8 + 4 + 8;
     match rest <= cursor.left() {
-        true => cursor.skip(rest, &|| what("a dimension")).map(|()| None),
+        true => cursor.skip(rest, &|| what("a dimension")),
         false => Err(Stop::Enough),
     }
 }

@@ -74,13 +74,14 @@ pub(super) struct Examined {
 }
 
 impl Header {
-    /// Reads the header of a file, without its large arrays.
+    /// Reads the header of a file, without its large arrays. It is known to end before byte `end`, and
+    /// nothing from there on is read: what follows may be gone by now.
     ///
     /// # Errors
     /// The first thing that is wrong with it, naming the key or the tensor; tensors that do not lie in
     /// the file whole are left out. Or the file cannot be read.
-    pub(crate) fn read(file: &dyn Object) -> Result<Header> {
-        let examined = examine(file, false)?;
+    pub(crate) fn read(file: &dyn Object, end: u64) -> Result<Header> {
+        let examined = examine_before(file, end.min(file.len()), false)?;
         match examined.problems.first() {
             None => Ok(examined.header),
             Some(problem) => Err(Error::invalid(file.location(), problem.to_string())),
@@ -124,8 +125,12 @@ pub(super) fn past_the_end(end: u128, has: u64) -> String {
 /// # Errors
 /// The file cannot be read.
 pub(super) fn examine(file: &dyn Object, all: bool) -> Result<Examined> {
+    examine_before(file, file.len(), all)
+}
+
+fn examine_before(file: &dyn Object, end: u64, all: bool) -> Result<Examined> {
     let mut examination = Examination {
-        cursor: Cursor::new(file, 0, file.len()),
+        cursor: Cursor::new(file, 0, end),
         problems: Problems {
             found: Vec::new(),
             all,
@@ -312,16 +317,15 @@ impl Examination<'_> {
         let mut seen = HashSet::new();
         let mut entries = Vec::new();
         for number in 1..=count {
-            let entry = entry::read(&mut self.cursor, &mut self.problems, number, count)?;
-            let Some(entry) = entry else {
-                continue;
-            };
-            if !seen.insert(entry.name.clone()) {
-                self.problems
-                    .tensor(&entry.name, "appears twice in this file".into())?;
+            let (name, entry) = entry::read(&mut self.cursor, &mut self.problems, number, count)?;
+            if let Some(name) = name
+                && !seen.insert(name.clone())
+            {
+                let problem = "appears twice in this file".into();
+                self.problems.tensor(&name, problem)?;
                 continue;
             }
-            entries.push(entry);
+            entries.extend(entry);
         }
         Ok(entries)
     }

@@ -86,7 +86,10 @@ fn flaws(entries: &[Unplaced], alignment: u64, all_there: bool) -> Vec<HeaderPro
             );
         }
         if all_there && start != expected {
-            flaw(name, format!("at {start}, expected {expected}"));
+            flaw(
+                name,
+                format!("tensor '{name}' at {start}, expected {expected}"),
+            );
         }
         expected = (start + entry.nbytes).next_multiple_of(alignment.into());
     }

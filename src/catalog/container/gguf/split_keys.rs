@@ -101,6 +101,9 @@ fn against_name(claims: &Claims, split: SplitName<'_>) -> Vec<String> {
             None => problems.push(format!("has no {key}, but {place}")),
         }
     }
+    if claims.tensors.is_none() && total > 1 {
+        problems.push(format!("has no {TENSORS}, but {place}"));
+    }
     problems
 }
 
@@ -146,7 +149,9 @@ pub(super) fn compare(
             continue;
         }
         let (name, first) = (shown(&key.name), first.0.name());
-        let problem = format!("key '{name}' contradicts that of {first}, which counts");
+        let problem = format!(
+            "key '{name}' contradicts the same key of {first}, which is the one that is used"
+        );
         findings.flaw(Problem::of_file(other.0.name(), problem));
     }
     Ok(())

@@ -27,7 +27,11 @@ pub(super) struct Claimed {
 impl Claim for Claimed {
     fn read(self: Box<Self>, findings: &mut Findings) -> Result<Parts> {
         // The configuration is in the keys.
-        let mut parts = Parts::new(&self.store, NAME, Configuration::default());
+        let configs = Configuration {
+            types_tell_all: true,
+            ..Configuration::default()
+        };
+        let mut parts = Parts::new(&self.store, NAME, configs);
         let files = Files::of(&self.store, &self.name)?;
         parts.catalog.weight_files = files.names.clone();
         splits::report_missing(&files, &mut parts.catalog, findings)?;
