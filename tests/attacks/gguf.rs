@@ -668,7 +668,7 @@ fn splits_that_disagree() {
     assert!(
         found[0]
             .2
-            .contains("'general.architecture' contradicts that of m-00001-of")
+            .contains("'general.architecture' contradicts the same key of m-00001-of")
     );
     assert!(
         found[1]
