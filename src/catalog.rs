@@ -23,7 +23,6 @@ mod tensors;
 
 pub use configuration::{Configuration, Unused};
 pub(crate) use container::METADATA;
-#[allow(unused_imports)]
 pub(crate) use container::gguf;
 pub use container::{check_gguf, check_header};
 pub use findings::{HeaderProblem, Problem, check};
@@ -212,7 +211,7 @@ impl Catalog {
 
 /// The most bytes that all tensors may have together: 64 PiB. Overlapping spans and files with holes
 /// can promise more than 64 bits count; below this, sums over tensors need no check, even of values
-/// as F32 that are packed in two bits each, and with an export's header and alignment added.
+/// as F32 that are stored in one bit each, and with an export's header and alignment added.
 const MAX_TOTAL: u64 = 1 << 56;
 
 /// Refuses tensors that have more than [`MAX_TOTAL`] bytes together.

@@ -10,7 +10,7 @@ use std::time::{Instant, SystemTime};
 use crate::error::{Error, Result};
 use crate::gpu::{self, Arena, Gpu};
 use crate::layout::{Kind, Layout, Node, Top};
-use crate::patience;
+use crate::patience::{self, Patience};
 use crate::workers::{MOUNT_LIMIT, Workers};
 
 mod answer;
@@ -174,7 +174,7 @@ impl Fs {
     }
 
     /// Lists a directory into `entries`, from a position on (0 is the first, `.`), and returns them. An
-    /// entry whose attributes cannot be determined is listed without them.
+    /// entry is listed without attributes if they cannot be determined at once.
     ///
     /// # Errors
     /// It is not a directory.
@@ -222,26 +222,22 @@ impl Fs {
                 }
             }
         }
-        let mut refused = Ok(());
         let mut add_node = |position, name: &str, node: Node| {
-            let attr = with_attrs.then(|| self.attr(node));
+            // If anything was refused on the way, the rest of the listing may be wrong.
+            if patience::is_refused() {
+                return false;
+            }
             let position = position + DOTS + 1;
-            match attr {
-                // If anything was refused on the way, these attributes may be wrong.
-                Some(Ok(_)) if patience::is_refused() => false,
-                Some(Err(e)) if patience::is_refused() => {
-                    refused = Err(e);
-                    false
-                }
-                Some(Ok(attr)) => add(position, name, &attr, true),
-                // One file that cannot be measured does not hide the others. A request for its
-                // attributes gets the error.
-                Some(Err(_)) | None => add(position, name, &bare_attr(node), false),
+            // A file that must be generated to be measured, perhaps from a source that stalls, does not
+            // hold up the others. A request for its attributes waits, or gets the error.
+            let measure = || patience::attempt(|| self.attr(node));
+            match with_attrs.then(|| patience::with(Patience::None, measure)) {
+                Some((Ok(attr), false)) => add(position, name, &attr, true),
+                Some(_) | None => add(position, name, &bare_attr(node), false),
             }
         };
         self.layout
-            .list(dir, from.saturating_sub(DOTS), &mut add_node)?;
-        refused
+            .list(dir, from.saturating_sub(DOTS), &mut add_node)
     }
 
     /// A directory's parent.

@@ -20,8 +20,8 @@ pub struct Info {
     pub config: Numbers,
     /// Totals over stored tensors.
     pub summary: ModelSummary,
-    /// Weights that one token visits, if the configuration tells: all but those of the experts that
-    /// it is not sent to.
+    /// Weights that one token visits: all but those of the experts that it is not sent to. `None` if the
+    /// configuration does not have the numbers.
     pub active_parameters: Option<u64>,
     /// What the parts hold, in the order of [`Part::ALL`].
     pub parts: [PartSum; Part::ALL.len()],

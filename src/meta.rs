@@ -201,8 +201,8 @@ pub fn dtypes_json(summary: &ModelSummary) -> Map<String, Value> {
         .collect()
 }
 
-/// What most of the quantized layers are. Of a model without any, whether tensors have block types, whose
-/// names tell the rest. `null` for a model that has neither.
+/// What most of the quantized layers are. If a model has none but has tensors of block types, only the
+/// method: their dtypes have the rest. `null` for a model that has neither.
 pub fn model_quantization(model: &Model) -> Value {
     let mut counts: BTreeMap<(&str, Option<u32>, Option<u64>), u32> = BTreeMap::new();
     for i in 0..model.layer_count() {

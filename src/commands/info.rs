@@ -1,6 +1,5 @@
 //! `stfs info`: a model on one screen.
 
-use std::fmt::Write;
 use std::process::ExitCode;
 
 use anyhow::Result;
@@ -33,8 +32,7 @@ pub(super) fn run(args: &InfoArgs) -> Result<ExitCode> {
 }
 
 fn page(model: &Model, info: &Info) -> String {
-    let mut page = String::new();
-    let _ = page.write_str(&head(model, info));
+    let mut page = head(model, info);
     page.push('\n');
     page += &sizes(model, info);
     page.push('\n');

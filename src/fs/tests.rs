@@ -14,6 +14,8 @@ use crate::model::{Model, ModelOptions};
 use crate::patience::{Patience, with};
 use crate::quant::testing::{Stored, TestModel, stored};
 
+mod listing;
+
 const ROOT: u64 = 1;
 
 /// A 4-bit layer of bitsandbytes, whose shape is in tensor data.
@@ -65,11 +67,16 @@ fn from_sources<T>(ask: impl FnOnce() -> Answer<T>) -> Answer<T> {
 }
 
 #[derive(Default)]
-struct Names(Vec<(u64, String, Attr)>);
+struct Names {
+    all: Vec<(u64, String, Attr)>,
+    /// Names of those that have attributes.
+    known: Vec<String>,
+}
 
 impl Entries for Names {
-    fn add(&mut self, next: u64, name: &str, attr: &Attr, _: bool) -> bool {
-        self.0.push((next, name.into(), *attr));
+    fn add(&mut self, next: u64, name: &str, attr: &Attr, known: bool) -> bool {
+        self.all.push((next, name.into(), *attr));
+        self.known.extend(known.then(|| name.into()));
         true
     }
 }
@@ -91,7 +98,14 @@ impl Mount {
         let mut at = 0;
         while at < all.len() {
             let listed = self.fs.readdir(all[at], 2, true, Names::default());
-            all.extend(listed.wait(&self.fs).0.0.iter().map(|(.., attr)| attr.ino));
+            all.extend(
+                listed
+                    .wait(&self.fs)
+                    .0
+                    .all
+                    .iter()
+                    .map(|(.., attr)| attr.ino),
+            );
             at += 1;
         }
         all
@@ -136,49 +150,6 @@ fn generated_files_wait_until_they_are_measured() {
         assert!(is_ready(&at_once(|| fs.read(fh, 0, 9, |_| ()))));
         assert!(is_ready(&at_once(|| fs.open(attr.ino))));
     }
-}
-
-#[test]
-fn a_listing_gives_what_it_has_and_waits_for_the_rest() {
-    let m = mount();
-    let fs = &m.fs;
-    let list = |ino, from| at_once(|| fs.readdir(ino, from, true, Names::default()));
-    let names = |n: &Names| n.0.iter().map(|e| e.1.clone()).collect::<Vec<_>>();
-    let Answer::Ready((first, Ok(()))) = list(ROOT, 0) else {
-        panic!("the dots are ready at once");
-    };
-    assert_eq!(names(&first), [".", ".."]);
-    let rest = list(ROOT, 2);
-    assert!(!is_ready(&rest));
-    let (rest, listed) = rest.wait(fs);
-    listed.unwrap();
-    let want = [
-        "model.json",
-        "index.json",
-        "tensors",
-        "npy",
-        "preview",
-        "tree",
-        "export",
-        "files",
-    ];
-    assert_eq!(names(&rest), want);
-    let positions: Vec<u64> = rest.0.iter().map(|e| e.0).collect();
-    assert_eq!(positions, (3..11).collect::<Vec<_>>());
-    let Answer::Ready((all, Ok(()))) = list(ROOT, 0) else {
-        panic!("now it is known");
-    };
-    assert_eq!(names(&all)[2..], want);
-    for dir in [Top::Tree, Top::Export] {
-        let ino = Node::Top(dir).ino();
-        assert!(!is_ready(&list(ino, 2)), "{dir:?}");
-        let (entries, listed) = list(ino, 2).wait(fs);
-        listed.unwrap();
-        assert!(!entries.0.is_empty() && is_ready(&list(ino, 2)), "{dir:?}");
-    }
-    let file = m.ino(&["model.json"]);
-    let refused = list(file, 0).wait(fs).1.unwrap_err();
-    assert_eq!(refused.errno(), libc::ENOTDIR);
 }
 
 #[test]

@@ -119,7 +119,7 @@ impl Listed for ReplyDirectory {
 impl Entries for ReplyDirectoryPlus {
     fn add(&mut self, next: u64, name: &str, attr: &Attr, known: bool) -> bool {
         let node = file_attr(attr);
-        // What expires at once is asked for again by everyone who needs it.
+        // The kernel asks again for what expires at once, as soon as it is needed.
         let ttl = if known { TTL } else { Duration::ZERO };
         !ReplyDirectoryPlus::add(self, node.ino, next, name, &ttl, &node, Generation(0))
     }

@@ -2,6 +2,9 @@
 //! 100,000 tensors, or with the vocabulary of a GGUF file, each takes tens of megabytes and a good part of
 //! a second, so all open files share one copy, which is dropped with the last of them; its size is
 //! remembered.
+//!
+//! A copy is known here through a `Weak`, which keeps the memory of the value itself: so its bytes must be
+//! in an allocation of their own, as those of [`Bytes`] and [`Plan`] are.
 
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError, Weak};
 
@@ -9,15 +12,15 @@ use super::{Layout, Node, Top};
 use crate::error::{Error, Result};
 use crate::export::{Export, Plan};
 use crate::patience;
-use crate::view::{Bytes, SharedView};
+use crate::view::{Bytes, SharedView, View};
 
 /// The shared copy and the size of one such file.
-pub(super) struct Generated<T: ?Sized> {
+pub(super) struct Generated<T> {
     len: OnceLock<u64>,
     made: Mutex<Option<Weak<T>>>,
 }
 
-impl<T: ?Sized> Default for Generated<T> {
+impl<T> Default for Generated<T> {
     fn default() -> Self {
         Generated {
             len: OnceLock::new(),
@@ -31,9 +34,9 @@ pub(super) trait Measured {
     fn measure(&self) -> u64;
 }
 
-impl Measured for [u8] {
+impl Measured for Bytes {
     fn measure(&self) -> u64 {
-        self.len() as u64
+        self.len()
     }
 }
 
@@ -43,7 +46,7 @@ impl Measured for Plan {
     }
 }
 
-impl<T: Measured + ?Sized> Generated<T> {
+impl<T: Measured> Generated<T> {
     /// The copy that an open file holds, or a new one. Concurrent callers wait for it rather than
     /// generate another.
     ///
@@ -111,15 +114,15 @@ fn changed(was: u64, is: u64) -> Error {
 /// All such files of a mount.
 #[derive(Default)]
 pub(super) struct GeneratedFiles {
-    model_json: Generated<[u8]>,
-    index_json: Generated<[u8]>,
-    metadata_json: Generated<[u8]>,
+    model_json: Generated<Bytes>,
+    index_json: Generated<Bytes>,
+    metadata_json: Generated<Bytes>,
     exports: [Generated<Plan>; Export::ALL.len()],
 }
 
 impl Layout {
     /// The copy of a file in the root, if that file exists and is generated.
-    fn json(&self, top: Top) -> Option<&Generated<[u8]>> {
+    fn json(&self, top: Top) -> Option<&Generated<Bytes>> {
         match top {
             Top::ModelJson => Some(&self.generated.model_json),
             Top::IndexJson => Some(&self.generated.index_json),
@@ -131,14 +134,14 @@ impl Layout {
         }
     }
 
-    fn make_json(&self, top: Top) -> Result<Arc<[u8]>> {
+    fn make_json(&self, top: Top) -> Result<Arc<Bytes>> {
         let model = &self.model;
-        Ok(match (top, &model.catalog.metadata_json) {
+        let bytes = match (top, &model.catalog.metadata_json) {
             (Top::MetadataJson, Some(make)) => make()?,
             (Top::IndexJson, _) => crate::meta::index_json(model),
             _ => crate::meta::model_json(model),
-        }
-        .into())
+        };
+        Ok(Bytes(bytes.into()).into())
     }
 
     /// The bytes of a generated file of the root or of an export; `None` for other nodes. Waits for facts,
@@ -149,7 +152,7 @@ impl Layout {
     pub fn generated_view(&self, node: Node) -> Result<Option<SharedView>> {
         Ok(match node {
             Node::Top(top) => match self.json(top) {
-                Some(copy) => Some(Arc::new(Bytes(copy.get(|| self.make_json(top))?))),
+                Some(copy) => Some(copy.get(|| self.make_json(top))?),
                 None => None,
             },
             Node::Export(e) => {
@@ -186,11 +189,11 @@ mod tests {
 
     #[test]
     fn what_is_open_is_made_once_and_goes_with_its_last_holder() {
-        let generated: Generated<[u8]> = Generated::default();
+        let generated: Generated<Bytes> = Generated::default();
         let made = std::cell::Cell::new(0);
-        let make = || -> Result<Arc<[u8]>> {
+        let make = || -> Result<Arc<Bytes>> {
             made.set(made.get() + 1);
-            Ok(vec![7; 5].into())
+            Ok(Bytes(vec![7; 5].into()).into())
         };
         assert_eq!(generated.len(|| false, make).unwrap(), 5);
         assert_eq!(generated.len.get(), None);
@@ -208,8 +211,8 @@ mod tests {
 
     #[test]
     fn what_could_not_be_read_is_tried_again_and_sizes_do_not_change() {
-        let generated: Generated<[u8]> = Generated::default();
-        let of = |n: usize| move || -> Result<Arc<[u8]>> { Ok(vec![7; n].into()) };
+        let generated: Generated<Bytes> = Generated::default();
+        let of = |n: usize| move || -> Result<Arc<Bytes>> { Ok(Bytes(vec![7; n].into()).into()) };
         let fails = || Err(Error::other(libc::EIO, "gone"));
         assert_eq!(
             generated.len(|| true, fails).unwrap_err().errno(),
@@ -217,7 +220,7 @@ mod tests {
         );
         assert_eq!(generated.len(|| true, of(5)).unwrap(), 5);
         assert!(generated.get(fails).is_err());
-        let why = generated.get(of(6)).unwrap_err();
+        let why = generated.get(of(6)).err().unwrap();
         assert!(why.to_string().contains("had 5 bytes") && why.errno() == libc::EIO);
         assert_eq!(generated.get(of(5)).unwrap().len(), 5);
     }
@@ -225,8 +228,8 @@ mod tests {
     #[test]
     fn nothing_is_made_on_a_request_thread() {
         use patience::{Patience, attempt, with};
-        let generated: Generated<[u8]> = Generated::default();
-        let make = || -> Result<Arc<[u8]>> { Ok(vec![7; 5].into()) };
+        let generated: Generated<Bytes> = Generated::default();
+        let make = || -> Result<Arc<Bytes>> { Ok(Bytes(vec![7; 5].into()).into()) };
         let impatient = || {
             with(Patience::Sources, || {
                 attempt(|| generated.get(make).is_ok())

@@ -276,6 +276,30 @@ fn metadata_json_has_every_key_and_only_gguf_has_it() {
     assert_eq!(m.join("metadata.json").metadata().unwrap().len(), size);
 }
 
+/// The memory of the daemon that a stat of a large file leaves behind.
+#[test]
+fn what_is_made_for_its_size_is_not_kept() {
+    // Eight million times `false, `.
+    let count = 8 << 20;
+    let mut array = 7u32.to_le_bytes().to_vec();
+    array.extend((count as u64).to_le_bytes());
+    array.resize(array.len() + count, 0);
+    let dir = ModelDir::new();
+    let path = dir.file("m.gguf", Gguf::new().key("k", V::Raw(9, array)).bytes());
+    let m = Mounted::new(&path);
+    let resident = || -> u64 {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", m.pid())).unwrap();
+        let line = status.lines().find_map(|l| l.strip_prefix("VmRSS:"));
+        let kib = line.unwrap().trim().strip_suffix(" kB").unwrap();
+        1024 * kib.parse::<u64>().unwrap()
+    };
+    let before = resident();
+    let size = m.join("metadata.json").metadata().unwrap().len();
+    assert!(size > 7 * count as u64);
+    let more = resident().saturating_sub(before);
+    assert!(more < size, "{more} bytes for {size}");
+}
+
 #[test]
 fn a_file_that_cannot_be_made_does_not_hide_the_others() {
     let (_dir, path, bytes) = model();

@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 
 use safetensors::Dtype;
 
+use crate::common::gguf::{V, counting, splits};
 use crate::common::model::{ModelDir, T, tensor};
 use crate::common::mount::Mounted;
 use crate::common::sys::{getxattr, kill, read_direct, stop};
@@ -184,6 +185,36 @@ fn nothing_else_stops(threads: &str) {
     for reader in readers {
         assert!(reader.join().unwrap().unwrap(), "its bytes are right");
     }
+}
+
+/// `metadata.json`, and the exports of a set of splits, are made from the file.
+#[test]
+fn a_stalled_gguf_is_listed() {
+    let below = ModelDir::of(&[tensor("a", Dtype::U8, &[1])]);
+    // An array of 64-bit numbers. It is passed over when the model is opened, so that no cache has it.
+    let count = READ_AHEAD / 4;
+    let mut array = 10u32.to_le_bytes().to_vec();
+    array.extend((count as u64).to_le_bytes());
+    array.resize(array.len() + 8 * count, 0);
+    let long = V::Raw(9, array);
+    let tensors = [counting("t", 4, 0.0)];
+    for (name, file) in splits("m", &[("long", long)], &[&tensors, &[]]) {
+        below.file(&name, file.bytes());
+    }
+    let lower = Mounted::new(below.path());
+    let upper = Mounted::new(&lower.join("files/m-00001-of-00002.gguf"));
+    let stopped = Stopped::new(lower.pid());
+    let list = |dir: &'static str| {
+        let path = upper.join(dir);
+        soon(&format!("ls {dir}"), move || {
+            std::fs::read_dir(path).unwrap().count()
+        })
+    };
+    assert_eq!(list(""), 9);
+    assert_eq!(list("export"), 6);
+    drop(stopped);
+    let json = upper.json("metadata.json");
+    assert_eq!(json["long"]["value"].as_array().unwrap().len(), count);
 }
 
 fn status(root: &Path) -> serde_json::Value {
