@@ -470,13 +470,18 @@ fn counts_that_only_a_file_of_holes_can_hold() {
         tensor_count: Some(1 << 32),
         ..Gguf::small()
     };
+    let keys = Gguf {
+        key_count: Some(1 << 32),
+        ..Gguf::small()
+    };
     let text = [&8u32.to_le_bytes()[..], &(1u64 << 36).to_le_bytes()].concat();
     let strings = Gguf::new().key("k", V::Raw(9, text));
     let numbers = [&4u32.to_le_bytes()[..], &(1u64 << 36).to_le_bytes()].concat();
     let numbers = Gguf::new().key("k", V::Raw(9, numbers)).key("l", V::U8(0));
     let name = Gguf::new().key("k", V::Raw(8, (1u64 << 38).to_le_bytes().to_vec()));
     for (file, says) in [
-        (&tensors, ""),
+        (&tensors, "dimensions, at most 4"),
+        (&keys, "4294967296 keys, at most 100000"),
         (&strings, "does not end within"),
         (&numbers, "does not end within"),
         (&name, "does not end within"),
@@ -618,12 +623,12 @@ fn splits_that_disagree() {
         (
             "split.no",
             s("1"),
-            "split.no is string \"1\", expected a uint16",
+            "split.no is \"1\" (string), expected a uint16",
         ),
         (
             "split.count",
             V::I32(-3),
-            "split.count is int32 -3, expected a uint16",
+            "split.count is -3 (int32), expected a uint16",
         ),
         (
             "split.tensors.count",
@@ -673,7 +678,7 @@ fn splits_that_disagree() {
     assert!(
         found[1]
             .2
-            .contains("llama.cpp will not load this: split.no is uint32 2")
+            .contains("llama.cpp will not load this: split.no is 2 (uint32)")
     );
 }
 

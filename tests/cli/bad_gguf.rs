@@ -97,7 +97,8 @@ fn verify_lists_everything() {
     let served = second.1.clone().tensor("c", &[1], F32, [0; 4]).at(4096);
     dir.file(&second.0, served.bytes());
     let ran = stfs([Path::new("verify"), &dir.join(&second.0)]);
-    let line = "m-00002-of-00002.gguf: 'c': llama.cpp will not load this: at 4096, expected 32";
+    let line =
+        "m-00002-of-00002.gguf: 'c': llama.cpp will not load this: tensor 'c' at 4096, expected 32";
     assert!(ran.out.contains(line), "{ran:?}");
 }
 

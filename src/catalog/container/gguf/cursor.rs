@@ -11,9 +11,9 @@ const FIRST: u64 = 64 << 10;
 /// that is in the page cache, twice as many do not shorten it.
 const CHUNK: u64 = 1 << 20;
 
-/// How far into a file a header may reach, in bytes: twenty times the largest vocabularies with all of
+/// How far into a file a header may reach, in bytes: several times the largest vocabularies with all of
 /// their merges. A file with holes can promise terabytes of strings, each of which would be read.
-const MAX_HEADER: u64 = 256 << 20;
+const MAX_HEADER: u64 = 128 << 20;
 
 /// Why reading ended.
 pub(super) enum Stop {
@@ -187,7 +187,7 @@ impl<'a> Cursor<'a> {
         match self.position().saturating_add(n) <= MAX_HEADER {
             true => Ok(()),
             false => Err(Stop::Problem(format!(
-                "its header does not end within {MAX_HEADER} bytes, as any real one does; the file is damaged, download it again"
+                "its header does not end within {MAX_HEADER} bytes, the most that is read; the file is damaged, download it again"
             ))),
         }
     }

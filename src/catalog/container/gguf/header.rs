@@ -21,6 +21,8 @@ const VERSIONS: [u32; 2] = [2, 3];
 const DEFAULT_ALIGNMENT: u64 = 32;
 /// The key of the alignment.
 const ALIGNMENT: &str = "general.alignment";
+/// The most keys of a file. Real ones have some dozens; each takes half a kilobyte of memory.
+const MAX_KEYS: u64 = 100_000;
 /// The most problems of one header that are listed.
 pub(super) const MAX_PROBLEMS: usize = 1000;
 
@@ -274,6 +276,11 @@ impl Examination<'_> {
     }
 
     fn keys(&mut self, count: u64) -> Reading<()> {
+        if count > MAX_KEYS {
+            return Err(Stop::Problem(format!(
+                "has {count} keys, at most {MAX_KEYS} are read; the file is damaged, download it again"
+            )));
+        }
         let mut seen = HashSet::new();
         for number in 1..=count {
             let key = key::read(&mut self.cursor, &mut self.problems, number, count)?;
@@ -301,13 +308,9 @@ impl Examination<'_> {
             self.examined.header.alignment = n;
             return Ok(Some(n));
         }
-        let is = key
-            .value
-            .as_ref()
-            .map_or_else(String::new, Value::to_string);
-        let kind = key.kind.value_type().name();
+        let is = key.shown_value();
         self.problems.add(format!(
-            "{ALIGNMENT} is {is} ({kind}), not a uint32 that is a power of two"
+            "{ALIGNMENT} is {is}, not a uint32 that is a power of two"
         ))?;
         Ok(None)
     }

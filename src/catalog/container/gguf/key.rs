@@ -34,6 +34,15 @@ impl Key {
     pub(crate) fn value_start(&self) -> u64 {
         self.span.start + 8 + self.name.len() as u64 + self.kind.header_size()
     }
+
+    /// Its value and type, as messages show them.
+    pub(super) fn shown_value(&self) -> String {
+        let kind = self.kind.value_type().name();
+        match &self.value {
+            Some(value) => format!("{} ({kind})", shown(&value.to_string())),
+            None => format!("an {kind}"),
+        }
+    }
 }
 
 /// A key's name, as messages show it.

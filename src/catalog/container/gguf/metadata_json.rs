@@ -87,6 +87,8 @@ struct Values<'a> {
     what: &'a dyn Fn() -> String,
 }
 
+/// The largest `metadata.json`, in bytes: twenty times that of the largest vocabularies.
+const MAX_JSON: usize = 512 << 20;
 /// How many values are taken at once.
 const AT_ONCE: u64 = 4096;
 
@@ -111,6 +113,17 @@ impl Values<'_> {
         }
     }
 
+    /// That the file does not become too large.
+    fn check_size(&self) -> Reading<()> {
+        match self.out.len() <= MAX_JSON {
+            true => Ok(()),
+            false => Err(Stop::Failed(Error::other(
+                libc::EFBIG,
+                format!("metadata.json would have more than {MAX_JSON} bytes"),
+            ))),
+        }
+    }
+
     fn numbers<const N: usize, T: Serialize>(
         &mut self,
         count: u64,
@@ -127,6 +140,7 @@ impl Values<'_> {
                 push_json(self.out, &value(*bytes));
             }
             left -= n;
+            self.check_size()?;
         }
         Ok(())
     }
@@ -141,6 +155,7 @@ impl Values<'_> {
                 Ok(text) => push_json(self.out, text),
                 Err(_) => push_json(self.out, &String::from_utf8_lossy(bytes)),
             }
+            self.check_size()?;
         }
         Ok(())
     }

@@ -58,9 +58,8 @@ pub(super) fn check(
         let (kind, value) = (key.kind, key.value.as_ref());
         let number = value.and_then(Value::as_u64);
         let is = || {
-            let value = value.map_or_else(String::new, |v| format!(" {v}"));
-            let (key, kind) = (&key.name, kind.value_type().name());
-            format!("{key} is {kind}{value}, expected a {}", expected.name())
+            let (name, is) = (&key.name, key.shown_value());
+            format!("{name} is {is}, expected a {}", expected.name())
         };
         if number.is_none() {
             findings.file(name, Error::invalid(file.location(), is()))?;
@@ -120,12 +119,12 @@ fn without_number(claims: &Claims, name: &str) -> Option<String> {
     });
     Some(match split {
         Some(split) => format!(
-            "is file {} of {total} of a split model ({NUMBER}, {COUNT}), but its name does not say so: rename it to {}, and the others alike",
+            "is file {} of {total} of a split model ({NUMBER}, {COUNT}), but its name has no number: rename it to {}, and the other files likewise",
             split.number,
             split.name()
         ),
         None => format!(
-            "is one of {total} files of a split model ({COUNT}), but neither its name nor {NUMBER} says which"
+            "is one of {total} files of a split model ({COUNT}), but neither its name nor {NUMBER} has its number"
         ),
     })
 }
