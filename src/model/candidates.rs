@@ -172,9 +172,7 @@ impl<'a> Builder<'a> {
             Some(dot) => module.split_at(dot + 1),
             None => ("", module),
         };
-        let is_part =
-            |rule: &&FusedRule| rule.parts.contains(&part) && !rule.factors.contains(&suffix);
-        for rule in FUSED.iter().filter(is_part) {
+        for rule in FUSED.iter().filter(|r| r.parts.contains(&part)) {
             let join = format!("{prefix}{}.{suffix}", rule.fused);
             if let Some(number) = self.number(&join)
                 && let Entry::Vacant(vacant) = self.joins.entry((number, 0))

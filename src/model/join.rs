@@ -27,25 +27,7 @@ impl Model {
         suffix: &str,
     ) -> Result<Made, Missing> {
         let ids = self.part_ids(prefix, rule.parts, suffix)?;
-        if suffix == "weight" {
-            self.without_factors(rule, prefix)?;
-        }
         self.join(vec![ids], suffix, rule.mixed, false)
-    }
-
-    /// No part has a factor for the whole of its weight.
-    fn without_factors(&self, rule: &FusedRule, prefix: &str) -> Result<(), Reason> {
-        for part in rule.parts {
-            for factor in rule.factors {
-                let name = format!("{prefix}{part}.{factor}");
-                if self.id(&name).is_some() || self.catalog.absent.contains(&*name) {
-                    return Err(reason!(
-                        "'{name}' multiplies the whole of its weight: the joined weight would need a factor for each part"
-                    ));
-                }
-            }
-        }
-        Ok(())
     }
 
     /// `P.experts.<stacked>[.S]`, P with `experts.` in `prefix`.

@@ -10,9 +10,6 @@ pub struct FusedRule {
     pub parts: &'static [&'static str],
     /// What there is if the parts' dtypes differ.
     pub mixed: Mixed,
-    /// `P.<part>.<factor>` multiplies the whole of a part's weight, but is not part of its values. A
-    /// weight that has such a factor does not join: the joined one would need several.
-    pub factors: &'static [&'static str],
 }
 
 /// What a fusion is if the dtypes of its parts differ.
@@ -39,35 +36,29 @@ pub const FUSED: &[FusedRule] = &[
         fused: "qkv_proj",
         parts: &["q_proj", "k_proj", "v_proj"],
         mixed: Mixed::Nothing,
-        factors: &[],
     },
     FusedRule {
         fused: "gate_up_proj",
         parts: &["gate_proj", "up_proj"],
         mixed: Mixed::Nothing,
-        factors: &[],
     },
     // DeepSeek's multi-head latent attention.
     FusedRule {
         fused: "fused_qkv_a_proj",
         parts: &["q_a_proj", "kv_a_proj_with_mqa"],
         mixed: Mixed::Nothing,
-        factors: &[],
     },
-    // llama.cpp's names. Its mixes of K-quants often store v in a wider type than q and k, and its
-    // NVFP4 weights have a factor for the whole tensor.
+    // llama.cpp's names. Its mixes of K-quants often store v in a wider type than q and k.
     FusedRule {
         fused: "attn_qkv",
         parts: &["attn_q", "attn_k", "attn_v"],
         mixed: Mixed::Values,
-        factors: &["scale"],
     },
     // The experts of a layer are one tensor, `[experts, rows, columns]`.
     FusedRule {
         fused: "ffn_gate_up_exps",
         parts: &["ffn_gate_exps", "ffn_up_exps"],
         mixed: Mixed::Values,
-        factors: &["scale"],
     },
 ];
 

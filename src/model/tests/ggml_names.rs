@@ -121,22 +121,18 @@ fn types_without_values_join_as_bytes_or_not_at_all() {
     }
 }
 
+/// NVFP4 has a factor for each whole weight, in a tensor beside it. It is no part of the blocks.
 #[test]
-fn weights_with_a_factor_of_their_own_do_not_join() {
-    let part = |name: &str| blocks(name, &[1, 4], 0);
-    let m = model(vec![
-        part("blk.0.attn_q.weight"),
-        part("blk.0.attn_k.weight"),
-        part("blk.0.attn_v.weight"),
-        of("blk.0.attn_k.scale", Dtype::F32, &[1]),
-        of("blk.0.attn_q.bias", Dtype::F32, &[1]),
-        of("blk.0.attn_k.bias", Dtype::F32, &[1]),
-        of("blk.0.attn_v.bias", Dtype::F32, &[1]),
-    ]);
-    let why = why_not(&m, "blk.0.attn_qkv.weight");
-    assert!(why.contains("'blk.0.attn_k.scale'"), "{why}");
-    assert_eq!(m.id("blk.0.attn_qkv.scale"), None);
-    assert!(m.find("blk.0.attn_qkv.bias").is_ok());
+fn blocks_join_beside_factors_that_do_not() {
+    let mut all = Vec::new();
+    for part in ["attn_q", "attn_k", "attn_v"] {
+        all.push(blocks(&format!("blk.0.{part}.weight"), &[1, 4], 0));
+        all.push(of(&format!("blk.0.{part}.scale"), Dtype::F32, &[1]));
+    }
+    let m = model(all);
+    assert!(m.find("blk.0.attn_qkv.weight").is_ok());
+    let why = why_not(&m, "blk.0.attn_qkv.scale");
+    assert!(why.contains("'scale' joins only"), "{why}");
 }
 
 #[test]
