@@ -167,10 +167,7 @@ mod tests {
             ..PartSum::default()
         };
         let active = |config: Value, experts| {
-            let configs = Configuration {
-                config: Some(config),
-                ..Configuration::default()
-            };
+            let configs = Configuration::of_config(config);
             super::active(&Numbers::of(&configs, None), 1000, experts)
         };
         let mixtral = json!({"num_local_experts": 8, "num_experts_per_tok": 2});

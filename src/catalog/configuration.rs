@@ -94,6 +94,15 @@ impl Configuration {
         }
     }
 
+    /// One that consists of a `config.json`, for tests.
+    #[cfg(test)]
+    pub(crate) fn of_config(config: Value) -> Configuration {
+        Configuration {
+            config: Some(config),
+            ..Configuration::default()
+        }
+    }
+
     /// Where the model's config may have a key: its root, then its `text_config`.
     pub fn places(&self) -> impl Iterator<Item = &Value> {
         let root = self.config.as_ref();

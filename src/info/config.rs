@@ -102,13 +102,6 @@ pub(super) fn architecture(configs: &Configuration) -> Option<&str> {
 mod tests {
     use super::*;
 
-    fn configs(config: Value) -> Configuration {
-        Configuration {
-            config: Some(config),
-            ..Configuration::default()
-        }
-    }
-
     #[test]
     fn rows_are_in_the_order_of_the_numbers() {
         for (i, row) in ROWS.iter().enumerate() {
@@ -118,14 +111,15 @@ mod tests {
 
     #[test]
     fn numbers_are_found_under_the_keys_of_model_families() {
-        let llava = configs(json!({"architectures": ["LlavaForConditionalGeneration"],
+        let llava =
+            Configuration::of_config(json!({"architectures": ["LlavaForConditionalGeneration"],
             "text_config": {"num_hidden_layers": 32, "hidden_size": 4096}}));
         let found = architecture(&llava);
         assert_eq!(found, Some("LlavaForConditionalGeneration"));
         let numbers = Numbers::of(&llava, found);
         assert_eq!(numbers.get(Number::Layers), Some(32));
         assert_eq!(numbers.get(Number::Heads), None);
-        let gguf = configs(
+        let gguf = Configuration::of_config(
             json!({"general.architecture": "gemma3", "gemma3.block_count": 26,
             "gemma3.attention.head_count": [4, 4], "gemma3.attention.head_count_kv": [1, 2]}),
         );
@@ -133,8 +127,13 @@ mod tests {
         assert_eq!(numbers.get(Number::Layers), Some(26));
         assert_eq!(numbers.get(Number::Heads), Some(4));
         assert_eq!(numbers.get(Number::KvHeads), None);
-        assert_eq!(architecture(&configs(json!({"architectures": []}))), None);
-        let gpt2 = configs(json!({"model_type": "gpt2", "n_layer": 12, "vocab_size": -1}));
+        assert_eq!(
+            architecture(&Configuration::of_config(json!({"architectures": []}))),
+            None
+        );
+        let gpt2 = Configuration::of_config(
+            json!({"model_type": "gpt2", "n_layer": 12, "vocab_size": -1}),
+        );
         assert_eq!(architecture(&gpt2), Some("gpt2"));
         let numbers = Numbers::of(&gpt2, Some("gpt2"));
         assert_eq!(numbers.get(Number::Layers), Some(12));

@@ -193,13 +193,6 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    fn configs(config: Value) -> Configuration {
-        Configuration {
-            config: Some(config),
-            ..Configuration::default()
-        }
-    }
-
     fn affine(group_size: u64, bits: u32) -> Settings {
         Settings {
             mode: Mode::Affine,
@@ -217,7 +210,7 @@ mod tests {
             (json!("nvfp4"), 16, 4),
             (Value::Null, 64, 4),
         ] {
-            let c = configs(json!({"quantization": {"mode": mode}}));
+            let c = Configuration::of_config(json!({"quantization": {"mode": mode}}));
             let Said::Model(Ok(s)) = Declaration::find(&c).unwrap().of("a") else {
                 panic!("{mode}");
             };
@@ -227,7 +220,7 @@ mod tests {
 
     #[test]
     fn an_override_inherits_nothing() {
-        let c = configs(json!({"quantization": {
+        let c = Configuration::of_config(json!({"quantization": {
             "mode": "mxfp4", "group_size": 32, "bits": 4,
             "a.router": {"bits": 8},
             "a.experts": {"mode": "mxfp8"},
@@ -243,7 +236,7 @@ mod tests {
 
     #[test]
     fn spellings_differ_by_language_model_alone() {
-        let c = configs(json!({"quantization": {
+        let c = Configuration::of_config(json!({"quantization": {
             "language_model.model.layers.0.mlp": {"bits": 8},
             "model.language_model.layers.1.mlp": {"bits": 6},
             "model.layers.2.mlp": {"bits": 5},
@@ -271,7 +264,7 @@ mod tests {
 
     #[test]
     fn quantization_comes_before_its_copy_and_the_root_before_text_config() {
-        let bits = |config: Value| match Declaration::find(&configs(config)) {
+        let bits = |config: Value| match Declaration::find(&Configuration::of_config(config)) {
             Some(d) => match d.of("a") {
                 Said::Model(Ok(s)) => Some(s.bits),
                 other => panic!("{other:?}"),
@@ -321,7 +314,7 @@ mod tests {
             (json!({"bits": -4}), "bits -4"),
             (json!({"group_size": 1e99}), "group_size 1e+99"),
         ] {
-            let c = configs(json!({"quantization": object}));
+            let c = Configuration::of_config(json!({"quantization": object}));
             let Said::Model(Err(why)) = Declaration::find(&c).unwrap().of("a") else {
                 panic!("{object}");
             };
