@@ -43,7 +43,7 @@ impl Part {
     /// the original checkpoints are known.
     pub fn of(name: &str) -> Part {
         let lower = name.to_ascii_lowercase();
-        let components: Vec<&str> = lower.split('.').collect();
+        let components: Vec<&str> = lower.split(['.', '/']).collect();
         let has = |words: &[&str]| components.iter().any(|c| words.contains(c));
         let contains = |words: &[&str]| {
             let contains = |c: &&str| words.iter().any(|word| c.contains(word));
@@ -140,6 +140,7 @@ mod tests {
                     "blk.3.ffn_gate.weight",
                     "h.0.mlp.c_fc.weight",
                     "layers.0.feed_forward.w1.weight",
+                    "decoder.0/mlp.2.weight",
                     "model.layers.1.mlp.shared_experts.up_proj.weight",
                     "blk.1.ffn_up_shexp.weight",
                 ],
