@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use serde_json::{Map, Value, json};
 
+use crate::catalog::gguf;
 use crate::dtype::ElementType;
 use crate::model::{Model, Part, Tensor, TensorId};
 use crate::quant::Target;
@@ -215,6 +216,7 @@ pub fn model_quantization(model: &Model) -> Value {
         );
         *counts.entry(key).or_default() += 1;
     }
+    // All block types are those of GGUF.
     let is_block = |dtype: &ElementType| matches!(dtype, ElementType::Block(_));
     let has_blocks = model.catalog.tensors.dtypes().iter().any(is_block);
     // Layers that can be decoded take precedence over damaged ones.
@@ -222,15 +224,12 @@ pub fn model_quantization(model: &Model) -> Value {
         .into_iter()
         .max_by_key(|((_, bits, _), n)| (bits.is_some(), *n))
         .map(|(key, _)| key)
-        .or(has_blocks.then_some((BLOCKS, None, None)));
+        .or(has_blocks.then_some((gguf::NAME, None, None)));
     most.map_or(
         Value::Null,
         |(method, bits, group)| json!({"method": method, "bits": bits, "group_size": group}),
     )
 }
-
-/// The method of tensors whose dtypes are block types: all such types are those of GGUF.
-const BLOCKS: &str = "gguf";
 
 /// JSON for people: objects over several lines, small flat objects and arrays on one.
 fn pretty(value: &Value) -> Vec<u8> {

@@ -139,7 +139,7 @@ fn report_what_is_unusual(catalog: &Catalog, logs_to_stderr: bool) {
         warn(&unused.to_string());
     }
     if catalog.shards_missing {
-        warn("the shards' numbers show that some are missing; 'stfs verify' lists them");
+        warn("some of the model's files are missing or damaged; 'stfs verify' lists them");
     }
 }
 

@@ -24,7 +24,7 @@ pub(super) fn exists(model: &Model) -> std::result::Result<(), Absent> {
         return Err(Absent::OfOtherModels);
     }
     if catalog.shards_missing {
-        return Err(reason!("splits of the model are missing").into());
+        return Err(reason!("splits of the model are missing or damaged").into());
     }
     match catalog.absent.first() {
         Some(name) => Err(reason!("'{name}' lies in a part of the model that is missing").into()),

@@ -1,5 +1,7 @@
 //! Which part of a model a tensor belongs to, by its name.
 
+use crate::model::TIED;
+
 /// A part of a model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[allow(missing_docs)]
@@ -49,11 +51,9 @@ impl Part {
             let contains = |c: &&str| words.iter().any(|word| c.contains(word));
             components.iter().any(contains)
         };
-        // The module is the last component but the tensor's own name in it (weight, qweight, bias).
-        let module = components.iter().rev().nth(1).copied().unwrap_or_default();
-        let is_top = components.len() <= 2;
+        let mut heads = TIED.iter().flat_map(|rule| rule.heads);
         let is_norm = |c: &&str| c.contains("norm") || NORMS.contains(c);
-        if HEADS.contains(&module) || (is_top && module == "output") {
+        if heads.any(|head| head.is(&lower)) {
             Part::Head
         } else if components.iter().rev().take(2).any(is_norm) {
             Part::Norm
@@ -75,8 +75,6 @@ impl Part {
     }
 }
 
-/// Output heads.
-const HEADS: &[&str] = &["lm_head", "embed_out"];
 /// Norms whose names do not say so.
 const NORMS: &[&str] = &["ln_1", "ln_2", "ln_f", "ln1", "ln2", "ln_post", "ln_pre"];
 /// What chooses experts.

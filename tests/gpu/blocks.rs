@@ -54,7 +54,8 @@ fn blocks_and_values_are_uploaded() {
         assert_eq!((io.ndim, &io.shape[..2]), (2, &[rows, 512][..]), "{name}");
         assert_eq!(io.strides[..2], [512, 1], "{name}");
         let shown = std::fs::read(mount.path(name)).unwrap();
-        assert!(shown.ends_with(&seen_by_another_process(&io)), "{name}");
+        let header = if name.starts_with("npy/") { 128 } else { 0 };
+        assert!(seen_by_another_process(&io) == shown[header..], "{name}");
     }
     let raw = |name: &str| std::fs::read(mount.path(&format!("tensors/{name}/raw"))).unwrap();
     assert!(raw("blk.0.attn_q.weight") == q && raw("blk.0.attn_v.weight") == v);

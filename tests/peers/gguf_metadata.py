@@ -195,5 +195,4 @@ def directories_with_one_model(tmp):
 
 
 if __name__ == "__main__":
-    print("gguf 0.19")
     main()

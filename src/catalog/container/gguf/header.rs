@@ -28,17 +28,12 @@ pub(super) const MAX_PROBLEMS: usize = 1000;
 
 /// The header of one file.
 pub(crate) struct Header {
-    /// 2 or 3.
-    pub version: u32,
     /// What the offsets of tensors are a multiple of: a power of two, in bytes.
     pub alignment: u64,
     /// The keys, in the file's order.
     pub keys: Vec<Key>,
     /// The tensors that lie in the file whole, in the order of their entries.
     pub tensors: Vec<Entry>,
-    /// Where the data begins, counted from the start of the file. In a file without tensors it may lie
-    /// past the end.
-    pub data: u64,
 }
 
 /// A tensor.
@@ -139,11 +134,9 @@ fn examine_before(file: &dyn Object, end: u64, all: bool) -> Result<Examined> {
         },
         examined: Examined {
             header: Header {
-                version: 0,
                 alignment: DEFAULT_ALIGNMENT,
                 keys: Vec::new(),
                 tensors: Vec::new(),
-                data: 0,
             },
             beyond: Vec::new(),
             problems: Vec::new(),
@@ -255,7 +248,6 @@ impl Examination<'_> {
                 "is a GGUF file of version {version}; stfs reads 2 and 3"
             )));
         }
-        self.examined.header.version = version;
         let tensors = cursor.u64(&|| "the number of tensors".into())?;
         let keys = cursor.u64(&|| "the number of keys".into())?;
         let mut fits = true;

@@ -92,7 +92,7 @@ fn read_value(cursor: &mut Cursor<'_>, name: &str) -> Reading<(Kind, Option<Valu
     let number = cursor.u32(&|| format!("the type of key '{name}'"))?;
     let kind = ValueType::from_number(number).ok_or_else(|| unknown(number, "a value"))?;
     if kind != ValueType::Array {
-        let value = value::read(cursor, kind, &what)?.to_json();
+        let value = value::read(cursor, kind, &what)?;
         return Ok((Kind::Single(kind), Some(value)));
     }
     let number = cursor.u32(&|| format!("the element type of key '{name}'"))?;
@@ -121,7 +121,7 @@ fn read_array(
         format!("{what} has {count} elements of at least {size} bytes each ({kind})")
     })?;
     if count <= MAX_KEPT {
-        let elements = (0..count).map(|_| Ok(value::read(cursor, of, what)?.to_json()));
+        let elements = (0..count).map(|_| value::read(cursor, of, what));
         let elements: Reading<Vec<Value>> = elements.collect();
         return Ok(Some(elements?.into()));
     }

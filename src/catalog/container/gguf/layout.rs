@@ -30,7 +30,6 @@ pub(super) fn place(
     };
     // Both are far below 64 bits: a header's length and a u32.
     let data = place.header_end.next_multiple_of(alignment);
-    examined.header.data = data;
     if problems.all() {
         examined.flaws = flaws(&entries, alignment, problems.is_empty());
     }

@@ -125,8 +125,7 @@ fn spans_are_the_keys_bytes() {
         .tensor("t", &[3], F32, [0; 12]);
     let bytes = file.bytes();
     let header = Header::read(&*object(&file), u64::MAX).unwrap();
-    assert_eq!((header.version, header.alignment), (3, 32));
-    assert_eq!(header.data, file.data_start());
+    assert_eq!(header.alignment, 32);
     let mut at = 24;
     for (key, (name, _)) in header.keys.iter().zip(&file.keys) {
         assert_eq!((key.name.as_bytes(), key.span.start), (&name[..], at));
@@ -140,7 +139,8 @@ fn spans_are_the_keys_bytes() {
     let [t] = &header.tensors[..] else {
         panic!("one tensor");
     };
-    assert_eq!((&*t.name, t.offset, t.nbytes), ("t", header.data, 12));
+    let at = file.data_start();
+    assert_eq!((&*t.name, t.offset, t.nbytes), ("t", at, 12));
 }
 
 /// A vocabulary is longer than what is fetched at once, and its strings lie across the seams.

@@ -93,48 +93,27 @@ impl Kind {
     }
 }
 
-/// One value, read; `String` is not UTF-8 necessarily.
-pub(super) enum Scalar<'a> {
-    Unsigned(u64),
-    Signed(i64),
-    F32(f32),
-    F64(f64),
-    Bool(bool),
-    String(&'a [u8]),
-}
-
-/// Reads a value of that type, which must not be an array.
-pub(super) fn read<'a>(
-    cursor: &'a mut Cursor<'_>,
+/// Reads a value of that type, which must not be an array, as JSON: NaN and infinities as null, U+FFFD
+/// in place of bytes that are not UTF-8.
+pub(super) fn read(
+    cursor: &mut Cursor<'_>,
     kind: ValueType,
     what: &dyn Fn() -> String,
-) -> Reading<Scalar<'a>> {
+) -> Reading<Value> {
     Ok(match kind {
-        ValueType::U8 => Scalar::Unsigned(u8::from_le_bytes(cursor.array(what)?).into()),
-        ValueType::I8 => Scalar::Signed(i8::from_le_bytes(cursor.array(what)?).into()),
-        ValueType::U16 => Scalar::Unsigned(u16::from_le_bytes(cursor.array(what)?).into()),
-        ValueType::I16 => Scalar::Signed(i16::from_le_bytes(cursor.array(what)?).into()),
-        ValueType::U32 => Scalar::Unsigned(cursor.u32(what)?.into()),
-        ValueType::I32 => Scalar::Signed(i32::from_le_bytes(cursor.array(what)?).into()),
-        ValueType::F32 => Scalar::F32(f32::from_le_bytes(cursor.array(what)?)),
-        ValueType::Bool => Scalar::Bool(cursor.array(what)? != [0]),
-        ValueType::String | ValueType::Array => Scalar::String(cursor.string(what)?),
-        ValueType::U64 => Scalar::Unsigned(cursor.u64(what)?),
-        ValueType::I64 => Scalar::Signed(i64::from_le_bytes(cursor.array(what)?)),
-        ValueType::F64 => Scalar::F64(f64::from_le_bytes(cursor.array(what)?)),
-    })
-}
-
-impl Scalar<'_> {
-    /// As JSON: NaN and infinities as null, U+FFFD in place of bytes that are not UTF-8.
-    pub fn to_json(&self) -> Value {
-        match *self {
-            Scalar::Unsigned(n) => n.into(),
-            Scalar::Signed(n) => n.into(),
-            Scalar::F32(x) => f64::from(x).into(),
-            Scalar::F64(x) => x.into(),
-            Scalar::Bool(b) => b.into(),
-            Scalar::String(bytes) => String::from_utf8_lossy(bytes).into(),
+        ValueType::U8 => u8::from_le_bytes(cursor.array(what)?).into(),
+        ValueType::I8 => i8::from_le_bytes(cursor.array(what)?).into(),
+        ValueType::U16 => u16::from_le_bytes(cursor.array(what)?).into(),
+        ValueType::I16 => i16::from_le_bytes(cursor.array(what)?).into(),
+        ValueType::U32 => cursor.u32(what)?.into(),
+        ValueType::I32 => i32::from_le_bytes(cursor.array(what)?).into(),
+        ValueType::F32 => f64::from(f32::from_le_bytes(cursor.array(what)?)).into(),
+        ValueType::Bool => (cursor.array(what)? != [0]).into(),
+        ValueType::String | ValueType::Array => {
+            String::from_utf8_lossy(cursor.string(what)?).into()
         }
-    }
+        ValueType::U64 => cursor.u64(what)?.into(),
+        ValueType::I64 => i64::from_le_bytes(cursor.array(what)?).into(),
+        ValueType::F64 => f64::from_le_bytes(cursor.array(what)?).into(),
+    })
 }
