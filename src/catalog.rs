@@ -79,6 +79,8 @@ pub struct Catalog {
     /// Makes `metadata.json`: every key of the container, in full. `None` if the container has no keys
     /// besides [`Catalog::metadata`].
     pub metadata_json: Option<MakeJson>,
+    /// Further keys of `model.json` that the container has.
+    pub summary: serde_json::Map<String, serde_json::Value>,
     /// The model's configuration.
     pub configs: Configuration,
     /// Files of the directory that are weights, index or manifest: not shown under `files/`.

@@ -173,7 +173,7 @@ impl ModelSummary {
 /// `model.json`. Waits for facts.
 pub fn model_json(model: &Model) -> Vec<u8> {
     let s = ModelSummary::of(model);
-    let value = json!({
+    let mut value = json!({
         "format": model.catalog.format,
         "files": files_json(model),
         "tensors": s.tensors,
@@ -183,6 +183,9 @@ pub fn model_json(model: &Model) -> Vec<u8> {
         "quantization": model_quantization(model),
         "metadata": model.catalog.metadata,
     });
+    for (key, more) in &model.catalog.summary {
+        value[key] = more.clone();
+    }
     pretty(&value)
 }
 

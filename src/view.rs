@@ -23,6 +23,7 @@ mod npy;
 mod same;
 mod scratch;
 mod slice;
+mod strided;
 #[cfg(test)]
 mod tests;
 mod tile_cache;
@@ -35,6 +36,7 @@ pub use npy::{Npy, npy_header};
 pub use same::Same;
 pub use scratch::Scratch;
 pub use slice::Slice;
+pub use strided::{Gathered, Layout as StridedLayout, Swap};
 pub use tile_cache::TileCache;
 
 /// Lazy bytes of an exact, known length. Nothing is computed before it is read.

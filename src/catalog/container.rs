@@ -19,8 +19,10 @@ pub(crate) mod gguf;
 mod impostor;
 mod manifest;
 mod numbered;
+mod pytorch;
 mod refusal;
 mod safetensors;
+mod shards;
 #[cfg(test)]
 mod tests;
 
@@ -34,6 +36,7 @@ pub(super) static CONTAINERS: &[&dyn Container] = &[
     &safetensors::Safetensors,
     &gguf::Gguf,
     &manifest::BinAndManifest,
+    &pytorch::PyTorch,
 ];
 
 /// A format of weights.
@@ -148,6 +151,7 @@ impl Parts {
             absent: BTreeSet::new(),
             metadata: serde_json::Map::new(),
             metadata_json: None,
+            summary: serde_json::Map::new(),
             configs,
             weight_files: Vec::new(),
             lone_file: false,

@@ -40,6 +40,9 @@ pub struct Source {
     pub store: Arc<dyn Store>,
     /// The file in it that was asked for; `None` if the directory was.
     pub file: Option<String>,
+    /// The part of that file that was asked for, `state_dict` of `x.ckpt#state_dict`; `None` if it was
+    /// the file as such.
+    pub part: Option<String>,
 }
 
 impl Source {

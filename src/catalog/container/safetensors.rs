@@ -2,17 +2,13 @@
 
 use std::sync::Arc;
 
+use super::shards::{self, Broken, Shard, ShardFormat};
 use super::{Container, Listing, Verdict};
-use crate::catalog::{Store, natural};
+use crate::catalog::{Findings, Object, Store, natural};
 use crate::error::{Error, Result};
 
-mod all_shards;
 mod header;
-mod indexed;
-mod object;
-mod reader;
 mod shard;
-mod weight_map;
 
 pub use header::check_header;
 pub use shard::METADATA;
@@ -47,7 +43,7 @@ impl Container for Safetensors {
 
     fn claim_file(&self, store: &Arc<dyn Store>, name: &str) -> Result<Verdict> {
         Ok(if name.ends_with(END) {
-            shards(store, vec![name.into()], true)
+            shards::lone(store, Safetensors, name)
         } else if name.ends_with(".index.json") {
             index(store, name)
         } else {
@@ -58,7 +54,7 @@ impl Container for Safetensors {
     fn claim_listing(&self, listing: &Listing) -> Result<Verdict> {
         let store = &listing.store;
         if listing.names.contains(SINGLE) {
-            return Ok(shards(store, vec![SINGLE.into()], false));
+            return Ok(all(store, vec![SINGLE.into()]));
         }
         if listing.names.contains(INDEX) {
             return Ok(index(store, INDEX));
@@ -80,7 +76,7 @@ impl Container for Safetensors {
             return Ok(Verdict::No);
         }
         names.sort_by(|a, b| natural(a, b));
-        Ok(shards(store, names, false))
+        Ok(all(store, names))
     }
 
     fn is_named_so(&self, name: &str) -> bool {
@@ -92,19 +88,27 @@ impl Container for Safetensors {
     }
 }
 
+impl ShardFormat for Safetensors {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn read(
+        &self,
+        file: &Arc<dyn Object>,
+        index: u32,
+        findings: &Findings,
+    ) -> std::result::Result<Shard, Broken> {
+        shard::read(&**file, index, findings.allow_missing())
+    }
+}
+
 /// A claim on files without an index.
-fn shards(store: &Arc<dyn Store>, names: Vec<String>, lone: bool) -> Verdict {
-    Verdict::Yes(Box::new(all_shards::Shards {
-        store: store.clone(),
-        names,
-        lone,
-    }))
+fn all(store: &Arc<dyn Store>, names: Vec<String>) -> Verdict {
+    shards::all(store, Safetensors, names, END)
 }
 
 /// A claim on an index and its shards.
 fn index(store: &Arc<dyn Store>, name: &str) -> Verdict {
-    Verdict::Yes(Box::new(indexed::Index {
-        store: store.clone(),
-        name: name.into(),
-    }))
+    shards::index(store, Safetensors, name)
 }

@@ -33,6 +33,7 @@ fn resolve(model: PathBuf) -> Result<Source> {
             store: LocalStore::shared(dir),
             model: model.into(),
             file: None,
+            part: None,
         });
     }
     let location = Location::from(&model);
@@ -49,6 +50,7 @@ fn resolve(model: PathBuf) -> Result<Source> {
         model: location,
         store: LocalStore::shared(dir),
         file,
+        part: None,
     })
 }
 

@@ -50,6 +50,7 @@ impl MemoryStore {
             model: file.map_or(self.location.clone(), |name| self.location.join(name)),
             store: self.clone(),
             file: file.map(str::to_string),
+            part: None,
         }
     }
 

@@ -2,16 +2,16 @@
 //! validates the header. Only if it refuses is the header examined again, for a message with the
 //! tensor's name and both numbers.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
 use safetensors::tensor::Metadata;
 
 use super::Safetensors;
 use super::header::examine;
+use crate::catalog::Object;
 use crate::catalog::container::impostor;
+use crate::catalog::container::shards::{Broken, Shard};
 use crate::catalog::row::{Row, RowBytes};
-use crate::catalog::{Findings, HeaderProblem, Object};
 use crate::dtype::{Dtype, ElementType};
 use crate::error::{Error, Result};
 use crate::reason::{Reason, reason};
@@ -22,64 +22,6 @@ pub const METADATA: &str = "__metadata__";
 pub(super) const LENGTH_FIELD: usize = 8;
 /// The library's limit on headers, in bytes.
 const MAX_HEADER: u64 = 100_000_000;
-
-/// A shard's tensors and metadata.
-#[derive(Default)]
-pub(super) struct Shard {
-    /// The tensors that it holds whole.
-    pub tensors: Vec<Row>,
-    /// Its header's `__metadata__`.
-    pub metadata: Option<HashMap<String, String>>,
-    /// Tensors in the header that cannot be served: those past the end of a file that is cut short,
-    /// or all of them if the header is damaged.
-    pub lost: Vec<Arc<str>>,
-}
-
-/// Why a shard cannot be read.
-pub(super) struct Broken {
-    /// The first problem, with the file's location.
-    error: Error,
-    /// All problems of its header; empty if the header cannot be examined, or the file is not a
-    /// shard at all.
-    problems: Vec<HeaderProblem>,
-    /// The tensors in its header, as far as the header can be read.
-    names: Vec<Arc<str>>,
-}
-
-impl From<Error> for Broken {
-    fn from(error: Error) -> Broken {
-        Broken {
-            error,
-            problems: Vec::new(),
-            names: Vec::new(),
-        }
-    }
-}
-
-impl Broken {
-    /// The first problem.
-    pub fn error(&self) -> &Error {
-        &self.error
-    }
-
-    /// Reports every problem. Returns what is known of the shard, if anything is.
-    ///
-    /// # Errors
-    /// The first problem, while a model is opened.
-    pub fn report(self, file: &str, findings: &mut Findings) -> Result<Option<Shard>> {
-        if self.problems.is_empty() || !findings.verifying() {
-            findings.file(file, self.error)?;
-        }
-        for problem in self.problems {
-            findings.flaw(problem.of(file));
-        }
-        let lost = self.names;
-        Ok((!lost.is_empty()).then(|| Shard {
-            lost,
-            ..Shard::default()
-        }))
-    }
-}
 
 /// Reads one shard, which is file number `index` of the model. With `allow_cut` a file shorter than
 /// its header requires is not an error; the tensors that are not completely in it are listed as

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use serde::{Deserialize, Deserializer};
 use serde_json::{Map, Value};
 
-use super::super::object::each_entry;
+use crate::catalog::container::shards::each_entry;
 
 /// A header's entries. If a key appears twice, the last one counts, as in the safetensors library.
 /// The library still refuses the file if an earlier one is not a valid entry.

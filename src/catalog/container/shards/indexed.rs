@@ -1,12 +1,11 @@
-//! Safetensors shards with an index: its `weight_map` decides which shard a tensor comes from.
+//! Shards with an index: its `weight_map` decides which shard a tensor comes from.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use super::NAME;
 use super::reader::{Reader, announce};
-use super::shard::Shard;
 use super::weight_map::WeightMap;
+use super::{Shard, ShardFormat};
 use crate::catalog::container::{Claim, Parts};
 use crate::catalog::row::Row;
 use crate::catalog::{Configuration, Findings, Problem, Store};
@@ -15,13 +14,18 @@ use crate::error::{Error, Location, Result};
 /// An index, and the shards beside it.
 pub(super) struct Index {
     pub store: Arc<dyn Store>,
+    pub format: Box<dyn ShardFormat>,
     /// Its file name.
     pub name: String,
 }
 
 impl Claim for Index {
     fn read(self: Box<Self>, findings: &mut Findings) -> Result<Parts> {
-        let mut parts = Parts::new(&self.store, NAME, Configuration::beside(&*self.store));
+        let mut parts = Parts::new(
+            &self.store,
+            self.format.name(),
+            Configuration::beside(&*self.store),
+        );
         parts.catalog.weight_files.push(self.name.clone());
         let map = match WeightMap::read(&*self.store, &self.name) {
             Ok(map) => map,
@@ -34,6 +38,7 @@ impl Claim for Index {
         let walk = Walk {
             reader: Reader {
                 parts,
+                format: &*self.format,
                 index: Some(&self.name),
                 leave_out: findings.allow_missing(),
             },

@@ -9,7 +9,7 @@ use serde::de::{Deserializer, MapAccess, Visitor};
 
 /// Calls `each` for every entry of an object. The error about anything else states what was
 /// `expected`.
-pub(super) fn each_entry<'de, D, V>(
+pub(in crate::catalog::container) fn each_entry<'de, D, V>(
     d: D,
     expected: &'static str,
     each: impl FnMut(String, V),

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value};
 
-use super::shard::{self, Broken, Shard};
+use super::{Broken, Shard, ShardFormat};
 use crate::catalog::container::{Parts, refusal};
 use crate::catalog::{Findings, Store};
 use crate::error::{Error, Result};
@@ -14,6 +14,7 @@ use crate::error::{Error, Result};
 /// Reads shards into the parts of a model.
 pub(super) struct Reader<'a> {
     pub parts: Parts,
+    pub format: &'a dyn ShardFormat,
     /// The index that names the shards.
     pub index: Option<&'a str>,
     /// Whether to leave out (and note) a shard that cannot be read.
@@ -37,7 +38,7 @@ impl Reader<'_> {
         };
         let read = file.map_err(Broken::from).and_then(|file| {
             let index = catalog.files.len() as u32;
-            let read = shard::read(&*file, index, findings.allow_missing());
+            let read = self.format.read(&file, index, findings);
             // While verifying, a damaged shard also takes its place among the files, because
             // reports refer to it by index.
             if read.is_ok() || findings.verifying() {
@@ -48,10 +49,17 @@ impl Reader<'_> {
         match read {
             Ok(mut shard) => {
                 merge_metadata(&mut catalog.metadata, shard.metadata.take());
+                for (key, value) in std::mem::take(&mut shard.summary) {
+                    catalog.summary.entry(key).or_insert(value);
+                }
+                catalog.notes.append(&mut shard.notes);
+                for flaw in shard.flaws.drain(..) {
+                    findings.flaw(flaw.of(name));
+                }
                 Ok(Some(shard))
             }
             Err(broken) if self.leave_out => {
-                catalog.notes.push(format!("left out: {}", broken.error()));
+                catalog.notes.push(format!("left out: {}", broken.error));
                 Ok(None)
             }
             Err(broken) => broken.report(name, findings),

@@ -1,19 +1,22 @@
-//! Safetensors files without an index: all of them are read.
+//! Shards without an index: all of them are read.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use super::ShardFormat;
 use super::reader::{Reader, announce};
-use super::{END, NAME};
 use crate::catalog::container::{Claim, Parts, numbered};
 use crate::catalog::{Catalog, Configuration, Findings, Problem, Store};
 use crate::error::Result;
 
-/// Safetensors files, all of which are read.
+/// Files, all of which are read.
 pub(super) struct Shards {
     pub store: Arc<dyn Store>,
+    pub format: Box<dyn ShardFormat>,
     /// Their names, in natural order.
     pub names: Vec<String>,
+    /// What the names end in.
+    pub end: String,
     /// One shard, asked for by its own path.
     pub lone: bool,
 }
@@ -21,10 +24,15 @@ pub(super) struct Shards {
 impl Claim for Shards {
     fn read(self: Box<Self>, findings: &mut Findings) -> Result<Parts> {
         announce(&self.store, &self.names);
-        let mut parts = Parts::new(&self.store, NAME, Configuration::beside(&*self.store));
+        let mut parts = Parts::new(
+            &self.store,
+            self.format.name(),
+            Configuration::beside(&*self.store),
+        );
         parts.catalog.lone_file = self.lone;
         let mut reader = Reader {
             parts,
+            format: &*self.format,
             index: None,
             // If the only shard is missing, there is nothing to serve.
             leave_out: findings.allow_missing() && self.names.len() > 1,
@@ -44,7 +52,7 @@ impl Claim for Shards {
         }
         let mut parts = reader.parts;
         if !self.lone {
-            find_missing(&self.names, &mut parts.catalog, findings);
+            find_missing(&self.names, &self.end, &mut parts.catalog, findings);
         }
         Ok(parts)
     }
@@ -75,8 +83,8 @@ impl<'a> Twice<'a> {
 }
 
 /// Finds the shards that are missing according to the names of the others.
-fn find_missing(names: &[String], catalog: &mut Catalog, findings: &mut Findings) {
-    let missing = numbered::missing(names, END);
+fn find_missing(names: &[String], end: &str, catalog: &mut Catalog, findings: &mut Findings) {
+    let missing = numbered::missing(names, end);
     for name in &missing {
         let problem = "is missing: the names of the other shards imply it, and no index lists what it holds; download it again";
         findings.flaw(Problem::of_file(name, problem));

@@ -1,0 +1,1 @@
+//! Which of a checkpoint's values are the model, and what its tensors are called.
