@@ -11,6 +11,7 @@ use super::{Container, Listing, Verdict};
 use crate::catalog::{Findings, Object, Store};
 use crate::error::Result;
 
+mod describe;
 mod dtype;
 mod file;
 mod pickle;

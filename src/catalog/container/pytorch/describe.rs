@@ -32,7 +32,7 @@ pub(super) fn kind(pickle: &Pickle, value: Ref) -> Cow<'static, str> {
         Value::Set(_) => "a set".into(),
         Value::Mapping(_) => "a dict".into(),
         Value::Name(name) => format!("the name {}", short(name)).into(),
-        Value::Object(object) => format!("an object of {}", class(pickle, object)).into(),
+        Value::Object(object) => format!("an object of {}", class(pickle, &object)).into(),
         Value::Storage(_) => "a storage".into(),
         Value::Tensor(_) => "a tensor".into(),
         Value::Other(name) => format!("a {name}").into(),
@@ -50,13 +50,13 @@ pub(super) fn number(pickle: &Pickle, value: Ref) -> Cow<'static, str> {
 }
 
 /// `the class models.yolo.Model`: what an inert object would have been.
-pub(super) fn class(pickle: &Pickle, object: &Object) -> String {
+pub(super) fn class(pickle: &Pickle, object: &Object<'_>) -> String {
     // Protocols 0 and 1 have no opcode for a new object; they call this with the class.
-    if &*object.name == "copyreg._reconstructor"
+    if object.name == "copyreg._reconstructor"
         && let Value::Tuple([first, ..]) = pickle.get(object.arguments)
         && let Value::Name(name) = pickle.get(*first)
     {
         return format!("the class {}", short(name));
     }
-    format!("the class {}", short(&object.name))
+    format!("the class {}", short(object.name))
 }

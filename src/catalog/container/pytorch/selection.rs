@@ -11,8 +11,7 @@ mod holdings;
 mod key;
 mod part;
 mod refusal;
-#[cfg(test)]
-mod tests;
+
 mod walk;
 
 pub(super) use contents::Contents;
@@ -48,6 +47,9 @@ const OTHER_KEYS: [&str; 12] = [
     "hparams",
 ];
 
+/// The most entries that are listed as left out.
+const MAX_LEFT_OUT: usize = 1000;
+
 /// The model in a checkpoint.
 #[derive(Debug)]
 pub(super) struct Model {
@@ -57,8 +59,10 @@ pub(super) struct Model {
     pub key: Vec<String>,
     /// Places of entries in it that are not part of it, in ascending order.
     pub without: Vec<u32>,
-    /// All other entries that hold tensors.
+    /// Other entries that hold tensors.
     pub left_out: Vec<LeftOut>,
+    /// How many more there are.
+    pub more_left_out: u64,
 }
 
 /// An entry of the checkpoint that holds tensors and is not part of the model.
@@ -66,7 +70,6 @@ pub(super) struct Model {
 pub(super) struct LeftOut {
     /// Its keys, joined with dots: the part to ask for.
     pub path: String,
-    pub value: Ref,
     pub held: Held,
 }
 
@@ -181,19 +184,23 @@ impl<'p> Search<'_, 'p> {
     /// The model at the end of a way.
     fn at(&self, way: part::Way<'p>, without: Vec<u32>) -> Model {
         let mut left_out = Vec::new();
+        let mut more_left_out = 0;
         let mut before = String::new();
         let ends = without.iter().map(|&place| (way.end, place));
-        let mut add = |before: &str, place: u32, name: Cow<'_, str>, value| {
+        let mut add = |before: &str, name: Cow<'_, str>, value| {
             let held = self.holdings.of(value);
             if held.tensors > 0 {
                 let path = format!("{before}{name}");
-                left_out.push((place, LeftOut { path, value, held }));
+                match left_out.len() < MAX_LEFT_OUT {
+                    true => left_out.push(LeftOut { path, held }),
+                    false => more_left_out += 1,
+                }
             }
         };
         for (&(container, next), key) in way.steps.iter().zip(&way.key) {
             for (place, name, value) in self.contents.named(container) {
                 if place != next {
-                    add(&before, place, name.name(), value);
+                    add(&before, name.name(), value);
                 }
             }
             before = format!("{before}{key}.");
@@ -201,14 +208,15 @@ impl<'p> Search<'_, 'p> {
         for (container, place) in ends {
             let entry = self.contents.entry(container, place);
             if let Some((Ok(key), value)) = entry.map(|e| (e.key, e.value)) {
-                add(&before, place, key.name(), value);
+                add(&before, key.name(), value);
             }
         }
         Model {
             value: way.end,
             key: way.key.into_iter().map(Cow::into_owned).collect(),
             without,
-            left_out: left_out.into_iter().map(|(_, entry)| entry).collect(),
+            left_out,
+            more_left_out,
         }
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
 
-use super::super::pickle::{Pickle, Ref, Value};
+use super::super::pickle::{Pairs, Pickle, Ref, Value};
 use super::key::Key;
 
 /// The containers of a pickle.
@@ -30,11 +30,13 @@ impl<'p> Contents<'p> {
         let state = RandomState::new();
         for value in (0..pickle.len()).filter_map(|place| u32::try_from(place).ok()) {
             let value = Ref(value);
-            if let Value::Mapping(pairs @ [_, _, ..]) = pickle.get(value) {
+            if let Value::Mapping(pairs) = pickle.get(value)
+                && pairs.len() > 1
+            {
                 hashes.clear();
-                let keys = pairs.iter().zip(0u32..);
+                let keys = pairs.into_iter().zip(0u32..);
                 hashes.extend(keys.filter_map(|((key, _), place)| {
-                    let key = Key::of(pickle, *key)?;
+                    let key = Key::of(pickle, key)?;
                     Some((state.hash_one(key), place))
                 }));
                 let twice = replaced_pairs(pickle, pairs, &mut hashes);
@@ -66,7 +68,7 @@ impl<'p> Contents<'p> {
         let at = place as usize;
         match self.pickle.get(container) {
             Value::Mapping(pairs) => {
-                let &(key, value) = pairs.get(at)?;
+                let (key, value) = pairs.into_iter().nth(at)?;
                 let key = Key::of(self.pickle, key).ok_or(key);
                 (!self.is_replaced(container, place)).then_some(Entry { key, value })
             }
@@ -101,9 +103,9 @@ impl<'p> Contents<'p> {
 
 /// The places of pairs whose key comes again later, given the hash and the place of each pair. Sorted
 /// hashes find them in a quarter of a hash map's memory.
-fn replaced_pairs(pickle: &Pickle, pairs: &[(Ref, Ref)], hashes: &mut [(u64, u32)]) -> Vec<u32> {
+fn replaced_pairs(pickle: &Pickle, pairs: Pairs<'_>, hashes: &mut [(u64, u32)]) -> Vec<u32> {
     hashes.sort_unstable();
-    let key = |place: u32| Key::of(pickle, pairs.get(place as usize)?.0);
+    let key = |place: u32| Key::of(pickle, pairs.into_iter().nth(place as usize)?.0);
     let mut replaced = Vec::new();
     for alike in hashes.chunk_by(|(a, _), (b, _)| a == b) {
         // Keys with one hash are one key, but for collisions.

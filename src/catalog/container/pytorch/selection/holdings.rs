@@ -61,7 +61,7 @@ impl<'c, 'p> Holdings<'c, 'p> {
         if let Value::Tensor(tensor) = self.contents.pickle.get(value) {
             return Held {
                 tensors: 1,
-                bytes: tensor::bytes(self.contents.pickle, tensor),
+                bytes: tensor::bytes(self.contents.pickle, &tensor),
             };
         }
         let state = self.state.get(value.0 as usize).copied().unwrap_or(0);

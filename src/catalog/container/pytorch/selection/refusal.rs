@@ -20,9 +20,10 @@ impl Search<'_, '_> {
         });
         let mut objects: Vec<_> = objects.collect();
         objects.sort_by_key(|(rank, ..)| *rank);
+        let mut met = self.unmet();
         let (_, key, value) = objects
             .iter()
-            .find(|(_, _, value)| self.has_tensors_inside(*value))?;
+            .find(|(_, _, value)| self.has_tensors_inside(*value, &mut met))?;
         self.object(&quoted(key), *value)
     }
 
@@ -34,7 +35,8 @@ impl Search<'_, '_> {
         }
         let entries = || self.contents.named(self.root);
         let objects = || entries().filter(|(_, _, value)| self.is_object(*value));
-        let with = objects().find(|(_, _, value)| self.has_tensors_inside(*value));
+        let mut met = self.unmet();
+        let with = objects().find(|(_, _, value)| self.has_tensors_inside(*value, &mut met));
         if let Some((_, key, value)) = with
             && let Some(problem) = self.object(&quoted(&key.name()), value)
         {
@@ -93,6 +95,10 @@ impl Search<'_, '_> {
         format!("its root has {}{more}", listed.join(", "))
     }
 
+    fn unmet(&self) -> Vec<bool> {
+        vec![false; self.contents.pickle.len()]
+    }
+
     fn is_object(&self, value: Ref) -> bool {
         matches!(self.contents.pickle.get(value), Value::Object(_))
     }
@@ -105,15 +111,14 @@ impl Search<'_, '_> {
         };
         Some(format!(
             "{what} is an object of {}, not a state dict; stfs builds no classes: save its state_dict()",
-            class(pickle, object)
+            class(pickle, &object)
         ))
     }
 
     /// Whether there are tensors in what an inert object was given, at any depth, also through other
-    /// objects.
-    fn has_tensors_inside(&self, object: Ref) -> bool {
+    /// objects. Nothing that is marked in `met` is looked at again.
+    fn has_tensors_inside(&self, object: Ref, met: &mut [bool]) -> bool {
         let pickle = self.contents.pickle;
-        let mut met = vec![false; pickle.len()];
         let mut open = vec![object];
         while let Some(value) = open.pop() {
             match met.get_mut(value.0 as usize) {
@@ -126,11 +131,11 @@ impl Search<'_, '_> {
                     open.extend_from_slice(items);
                 }
                 Value::Mapping(pairs) => {
-                    open.extend(pairs.iter().flat_map(|&(key, value)| [key, value]));
+                    open.extend(pairs.into_iter().flat_map(|(key, value)| [key, value]));
                 }
                 Value::Object(object) => {
                     open.push(object.arguments);
-                    open.extend_from_slice(&object.contents);
+                    open.extend_from_slice(object.contents);
                     open.extend(object.state);
                 }
                 _ => {}

@@ -20,7 +20,7 @@ const MAX_REMARKS: usize = 100;
 /// A tensor on the walk.
 pub(crate) struct Found<'p> {
     /// What was rebuilt.
-    pub tensor: &'p Rebuilt,
+    pub tensor: Rebuilt<'p>,
     /// The value.
     pub value: Ref,
 }
@@ -134,6 +134,11 @@ impl<'c, 'p> Walk<'c, 'p> {
             }
         }
         Ok(None)
+    }
+
+    /// Never returns this tensor; only for a walk that returns each once.
+    pub fn skip(&mut self, tensor: Ref) {
+        self.mark(tensor, true);
     }
 
     /// The name of the tensor that was found last; empty for a bare tensor.
