@@ -18,6 +18,8 @@ mod pickle;
 mod selection;
 mod shard;
 mod tensor;
+#[cfg(test)]
+mod testing;
 
 /// The format's name in `model.json`.
 const NAME: &str = "pytorch";

@@ -11,6 +11,8 @@ mod holdings;
 mod key;
 mod part;
 mod refusal;
+#[cfg(test)]
+mod tests;
 
 mod walk;
 
