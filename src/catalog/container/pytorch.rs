@@ -11,12 +11,15 @@ use super::{Container, Listing, Verdict};
 use crate::catalog::{Findings, Object, Store};
 use crate::error::Result;
 
+mod describe;
 mod dtype;
 mod file;
 mod pickle;
 mod selection;
 mod shard;
 mod tensor;
+#[cfg(test)]
+mod testing;
 
 /// The format's name in `model.json`.
 const NAME: &str = "pytorch";
