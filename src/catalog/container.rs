@@ -15,6 +15,7 @@ use super::store::{EntryKind, Source, Store};
 use super::{Catalog, Tensors};
 use crate::error::{Error, Result};
 
+mod cursor;
 pub(crate) mod gguf;
 mod impostor;
 mod manifest;

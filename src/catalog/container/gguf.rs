@@ -10,7 +10,6 @@ use super::{Container, Listing, Verdict};
 use crate::catalog::{Object, Store};
 use crate::error::{Error, Result};
 
-mod cursor;
 mod entry;
 mod header;
 mod key;
@@ -18,6 +17,7 @@ mod layout;
 mod metadata_json;
 mod split_keys;
 mod splits;
+mod strings;
 #[cfg(test)]
 mod tests;
 mod value;

@@ -10,6 +10,9 @@ use crate::catalog::container::shards::Broken;
 use crate::catalog::{Findings, HeaderProblem, Object};
 use crate::error::Error;
 
+pub(in crate::catalog::container) mod detect;
+mod zip;
+
 /// An open checkpoint.
 pub(super) struct Checkpoint {
     /// What its pickle holds.
