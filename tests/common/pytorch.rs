@@ -111,8 +111,7 @@ pub fn zip_file(root: &Py) -> Vec<u8> {
 
 /// The members of the archive of a value: name and bytes.
 pub fn members(root: &Py) -> Vec<(String, Vec<u8>)> {
-    let mut storages = Vec::new();
-    let pickle = pickle(root, &mut storages);
+    let (pickle, storages) = Pickler::default().pickle(root);
     let member = |name: &str, data: &[u8]| (format!("archive/{name}"), data.to_vec());
     let mut members = vec![
         member("data.pkl", &pickle),
@@ -128,24 +127,29 @@ pub fn members(root: &Py) -> Vec<(String, Vec<u8>)> {
     members
 }
 
-/// The format before 1.6: pickles one after another, then the storages.
+/// A file with this value in the format before 1.6: pickles one after another, then the storages.
 pub fn legacy_file(root: &Py) -> Vec<u8> {
-    let mut storages = Vec::new();
-    let object = pickle(root, &mut storages);
+    let pickler = || Pickler {
+        legacy: true,
+        ..Pickler::default()
+    };
+    let (object, mut storages) = pickler().pickle(root);
     storages.sort_by(|a, b| a.key.cmp(&b.key));
-    let mut out = b"\x80\x02\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19.".to_vec();
-    let size = |n| Py::Int(n);
-    let sizes = dict([("short", size(2)), ("int", size(4)), ("long", size(4))]);
+    let sizes = [("short", 2), ("int", 4), ("long", 4)];
     let system = dict([
         ("protocol_version", Py::Int(1001)),
         ("little_endian", Py::Bool(true)),
-        ("type_sizes", sizes),
+        (
+            "type_sizes",
+            dict(sizes.map(|(name, n)| (name, Py::Int(n)))),
+        ),
     ]);
     let keys = storages.iter().map(|s| text(&s.key)).collect();
-    out.extend(pickle(&Py::Int(1001), &mut Vec::new()));
-    out.extend(pickle(&system, &mut Vec::new()));
+    let mut out = b"\x80\x02\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19.".to_vec();
+    out.extend(pickler().pickle(&Py::Int(1001)).0);
+    out.extend(pickler().pickle(&system).0);
     out.extend(object);
-    out.extend(pickle(&Py::List(keys), &mut Vec::new()));
+    out.extend(pickler().pickle(&Py::List(keys)).0);
     for s in storages {
         out.extend((s.data.len() as u64 / s.element as u64).to_le_bytes());
         out.extend(&s.data);
@@ -153,91 +157,95 @@ pub fn legacy_file(root: &Py) -> Vec<u8> {
     out
 }
 
-/// A pickle of protocol 2. The storages in it are added to `storages`, each key once.
-pub fn pickle(root: &Py, storages: &mut Vec<Strided>) -> Vec<u8> {
-    let mut out = vec![0x80, 2];
-    write(root, &mut out, storages);
-    out.push(b'.');
-    out
+/// Writes a pickle of protocol 2.
+#[derive(Default)]
+pub struct Pickler {
+    out: Vec<u8>,
+    /// The storages that were met, each key once.
+    storages: Vec<Strided>,
+    /// Whether references to storages are those of the older format.
+    pub legacy: bool,
 }
 
-fn write(value: &Py, out: &mut Vec<u8>, storages: &mut Vec<Strided>) {
-    match value {
-        Py::None => out.push(b'N'),
-        Py::Bool(yes) => out.push(if *yes { 0x88 } else { 0x89 }),
-        Py::Int(n) => match i32::try_from(*n) {
-            Ok(n) => {
-                out.push(b'J');
-                out.extend(n.to_le_bytes());
-            }
-            Err(_) => {
-                out.extend([0x8a, 8]);
-                out.extend(n.to_le_bytes());
-            }
-        },
-        Py::Float(x) => {
-            out.push(b'G');
-            out.extend(x.to_be_bytes());
-        }
-        Py::Text(text) => {
-            out.push(b'X');
-            out.extend((text.len() as u32).to_le_bytes());
-            out.extend(text.as_bytes());
-        }
-        Py::Tuple(items) => {
-            out.push(b'(');
-            items.iter().for_each(|item| write(item, out, storages));
-            out.push(b't');
-        }
-        Py::List(items) => {
-            out.extend(b"](");
-            items.iter().for_each(|item| write(item, out, storages));
-            out.push(b'e');
-        }
-        Py::Dict(entries) => {
-            out.extend(b"}(");
-            for (key, value) in entries {
-                write(key, out, storages);
-                write(value, out, storages);
-            }
-            out.push(b'u');
-        }
-        Py::Name(module, name) => out.extend(format!("c{module}\n{name}\n").into_bytes()),
-        Py::Call(function, arguments) => {
-            write(function, out, storages);
-            write(&Py::Tuple(arguments.clone()), out, storages);
-            out.push(b'R');
-        }
-        Py::Tensor(tensor) => write_tensor(tensor, out, storages),
-        Py::Opcodes(opcodes) => out.extend(opcodes),
+impl Pickler {
+    /// The pickle of a value, and the storages in it.
+    pub fn pickle(mut self, root: &Py) -> (Vec<u8>, Vec<Strided>) {
+        self.out.extend([0x80, 2]);
+        self.value(root);
+        self.out.push(b'.');
+        (self.out, self.storages)
     }
-}
 
-fn write_tensor(t: &Strided, out: &mut Vec<u8>, storages: &mut Vec<Strided>) {
-    if storages.iter().all(|s| s.key != t.key) {
-        storages.push(t.clone());
+    fn value(&mut self, value: &Py) {
+        match value {
+            Py::None => self.out.push(b'N'),
+            Py::Bool(yes) => self.out.push(if *yes { 0x88 } else { 0x89 }),
+            Py::Int(n) => match i32::try_from(*n) {
+                Ok(n) => self.opcode(b"J", n.to_le_bytes()),
+                Err(_) => self.opcode(b"\x8a\x08", n.to_le_bytes()),
+            },
+            Py::Float(x) => self.opcode(b"G", x.to_be_bytes()),
+            Py::Text(text) => {
+                self.opcode(b"X", (text.len() as u32).to_le_bytes());
+                self.out.extend(text.as_bytes());
+            }
+            Py::Tuple(items) => self.items(b"(", items, b't'),
+            Py::List(items) => self.items(b"](", items, b'e'),
+            Py::Dict(entries) => {
+                let items: Vec<Py> = entries.iter().cloned().flat_map(|(k, v)| [k, v]).collect();
+                self.items(b"}(", &items, b'u');
+            }
+            Py::Name(module, name) => self.opcode(b"c", format!("{module}\n{name}\n")),
+            Py::Call(function, arguments) => {
+                self.value(function);
+                self.items(b"(", arguments, b't');
+                self.out.push(b'R');
+            }
+            Py::Tensor(tensor) => self.tensor(tensor),
+            Py::Opcodes(opcodes) => self.out.extend(opcodes),
+        }
     }
-    out.extend(b"ctorch._utils\n_rebuild_tensor_v2\n(");
-    let id = Py::Tuple(vec![
-        text("storage"),
-        Py::Name("torch", t.class),
-        text(&t.key),
-        text("cpu"),
-        Py::Int((t.data.len() / t.element) as i64),
-    ]);
-    write(&id, out, storages);
-    out.push(b'Q');
-    let numbers = |numbers: &[i64]| Py::Tuple(numbers.iter().map(|&n| Py::Int(n)).collect());
-    for argument in [
-        Py::Int(t.offset),
-        numbers(&t.shape),
-        numbers(&t.strides),
-        Py::Bool(false),
-        call("collections", "OrderedDict", Vec::new()),
-    ] {
-        write(&argument, out, storages);
+
+    fn opcode(&mut self, opcode: &[u8], argument: impl AsRef<[u8]>) {
+        self.out.extend(opcode);
+        self.out.extend(argument.as_ref());
     }
-    out.extend(b"tR");
+
+    fn items(&mut self, begin: &[u8], items: &[Py], end: u8) {
+        self.out.extend(begin);
+        items.iter().for_each(|item| self.value(item));
+        self.out.push(end);
+    }
+
+    fn tensor(&mut self, t: &Strided) {
+        if self.storages.iter().all(|s| s.key != t.key) {
+            self.storages.push(t.clone());
+        }
+        let mut storage = vec![
+            text("storage"),
+            Py::Name("torch", t.class),
+            text(&t.key),
+            text("cpu"),
+            Py::Int((t.data.len() / t.element) as i64),
+        ];
+        if self.legacy {
+            storage.push(Py::None);
+        }
+        self.out.extend(b"ctorch._utils\n_rebuild_tensor_v2\n(");
+        self.items(b"(", &storage, b't');
+        self.out.push(b'Q');
+        let numbers = |numbers: &[i64]| Py::Tuple(numbers.iter().map(|&n| Py::Int(n)).collect());
+        for argument in [
+            Py::Int(t.offset),
+            numbers(&t.shape),
+            numbers(&t.strides),
+            Py::Bool(false),
+            call("collections", "OrderedDict", Vec::new()),
+        ] {
+            self.value(&argument);
+        }
+        self.out.extend(b"tR");
+    }
 }
 
 /// A ZIP archive as torch writes it: the local headers have neither sizes nor checksums, which follow

@@ -139,6 +139,10 @@ impl Manifest {
 }
 
 impl Claim for Manifest {
+    fn file(&self) -> &str {
+        &self.json
+    }
+
     fn read(self: Box<Self>, findings: &mut Findings) -> Result<Parts> {
         let mut parts = Parts::new(
             &self.store,
