@@ -22,8 +22,10 @@ pub(super) fn check(file: &dyn Object, expected: Option<&dyn Container>) -> Resu
     if head.is_empty() {
         return Err(Error::invalid(at, "is empty (0 bytes); download it again"));
     }
-    if expected.is_some_and(|container| container.begins_so(&head)) {
-        return Ok(());
+    if let Some(expected) = expected
+        && expected.begins_so(&head)
+    {
+        return expected.check_kin(file, &head);
     }
     check_head(at, &head, file.len())?;
     for container in CONTAINERS {

@@ -86,9 +86,12 @@ fn claim(store: &Arc<dyn Store>, name: &str, part: Option<&str>) -> Result<Verdi
     let Ok(file) = store.open(OsStr::new(name)) else {
         return Ok(Verdict::No);
     };
-    Ok(match detect::is_checkpoint(&*file)? {
-        true => shards::lone(store, Checkpoints { part }, name),
-        false => Verdict::No,
+    if detect::is_checkpoint(&*file)? {
+        return Ok(shards::lone(store, Checkpoints { part }, name));
+    }
+    Ok(match listing::check_name(name, &*file) {
+        Ok(()) => Verdict::No,
+        Err(error) => Verdict::Almost(error),
     })
 }
 

@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 use std::ffi::OsStr;
 
 use super::file::detect;
-use super::{Checkpoints, NAME};
+use super::{Checkpoints, NAME, PyTorch};
 use crate::catalog::container::numbered::{self, Set};
 use crate::catalog::container::shards;
-use crate::catalog::container::{Listing, Verdict, impostor, refusal};
-use crate::catalog::natural;
+use crate::catalog::container::{Container, Listing, Verdict, impostor, refusal};
+use crate::catalog::{Object, natural};
 use crate::error::{Error, Result};
 
 /// The index that counts if a directory has several.
@@ -162,10 +162,24 @@ fn is_checkpoint(name: &str, listing: &Listing) -> Result<bool> {
     if detect::is_checkpoint(&*file)? {
         return Ok(true);
     }
-    impostor::check(&*file, None)?;
-    match name.ends_with(".bin") {
-        // The name of many things.
-        true => Ok(false),
-        false => Err(detect::unknown(file.location())),
+    check_name(name, &*file)?;
+    Ok(false)
+}
+
+/// Checks that the name of a file that is not a checkpoint does not suggest that it is one.
+///
+/// # Errors
+/// What it is instead, and what to do.
+pub(super) fn check_name(name: &str, file: &dyn Object) -> Result<()> {
+    let ends = |end| name.ends_with(end);
+    if !ENDS.into_iter().any(ends) {
+        return Ok(());
+    }
+    // `.bin` is the name of many things.
+    let named_so = !ends(".bin");
+    impostor::check(file, named_so.then_some(&PyTorch as &dyn Container))?;
+    match named_so {
+        true => Err(detect::unknown(file.location())),
+        false => Ok(()),
     }
 }
