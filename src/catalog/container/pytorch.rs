@@ -10,7 +10,7 @@ use super::shards::{self, Broken, Shard, ShardFormat};
 use super::{Container, Listing, Verdict};
 use crate::catalog::{Findings, Object, Store};
 use crate::error::{Error, Result};
-use file::detect::{self, Head};
+use file::detect::Head;
 
 mod dtype;
 mod file;
@@ -69,10 +69,7 @@ impl Container for PyTorch {
     }
 
     fn check_kin(&self, file: &dyn Object, _: &[u8]) -> Result<()> {
-        match detect::other(file)? {
-            Some(other) => Err(other.refusal(file.location())),
-            None => Ok(()),
-        }
+        file::check_kin(file)
     }
 }
 
@@ -86,7 +83,8 @@ fn claim(store: &Arc<dyn Store>, name: &str, part: Option<&str>) -> Result<Verdi
     let Ok(file) = store.open(OsStr::new(name)) else {
         return Ok(Verdict::No);
     };
-    if detect::is_checkpoint(&*file)? {
+    // What it is instead of a checkpoint is an error when it is read.
+    if Head::of_file(&*file)?.is_some() {
         return Ok(shards::lone(store, Checkpoints { part }, name));
     }
     Ok(match listing::check_name(name, &*file) {

@@ -175,6 +175,6 @@ pub(in crate::catalog::container) fn of_directory<'a>(
 pub(in crate::catalog::container) fn unknown(at: impl Into<Location>) -> Error {
     Error::invalid(
         at,
-        "is not a PyTorch checkpoint: it begins neither as a ZIP archive nor as a pickle of torch.save",
+        "is not a PyTorch checkpoint: it does not begin like a file of torch.save; download it again",
     )
 }
