@@ -12,6 +12,7 @@ use crate::catalog::{Findings, Object, Store};
 use crate::error::{Error, Result};
 use file::detect::Head;
 
+mod describe;
 mod dtype;
 mod file;
 mod listing;
@@ -19,6 +20,8 @@ mod pickle;
 mod selection;
 mod shard;
 mod tensor;
+#[cfg(test)]
+mod testing;
 
 /// The format's name in `model.json`.
 const NAME: &str = "pytorch";
