@@ -208,7 +208,7 @@ impl Machine<'_, '_> {
                     _ => Node::Tuple(run),
                 }
             }
-            Meaning::Bytearray | Meaning::Encode => self.encode(node, self.argument(items, 1))?,
+            Meaning::Bytes | Meaning::Encode => self.encode(node, self.argument(items, 1))?,
             Meaning::Complex => Node::Complex,
             Meaning::FromType => return self.from_type(items),
             Meaning::Construct => return self.construct(items, callable, arguments),
