@@ -60,11 +60,10 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// The same cursor, reading at most `most` bytes from here: a file with holes can promise
-    /// terabytes. `what` is what must end within them, for the error.
-    pub fn at_most(mut self, most: u64, what: &'static str) -> Cursor<'a> {
+    /// Reads at most `most` bytes from here on: a file with holes can promise terabytes. `what` is what
+    /// must end within them, for the error.
+    pub fn limit(&mut self, most: u64, what: &'static str) {
         self.limit = (what, most, self.position().saturating_add(most));
-        self
     }
 
     /// Where it is, counted from the start of the file.

@@ -129,8 +129,10 @@ pub(super) fn examine(file: &dyn Object, all: bool) -> Result<Examined> {
 }
 
 fn examine_before(file: &dyn Object, end: u64, all: bool) -> Result<Examined> {
+    let mut cursor = Cursor::new(file, 0, end);
+    cursor.limit(MAX_HEADER, "its header");
     let mut examination = Examination {
-        cursor: Cursor::new(file, 0, end).at_most(MAX_HEADER, "its header"),
+        cursor,
         problems: Problems {
             found: Vec::new(),
             all,

@@ -5,6 +5,24 @@
 //! Values live in one arena and refer to each other by place, so that nothing is ever copied: memory
 //! and time are linear in the pickle's length, and a value may contain itself.
 
+mod arena;
+mod calls;
+mod input;
+mod machine;
+mod memo;
+mod names;
+mod opcode;
+mod payload;
+mod rebuild;
+mod scalars;
+mod stack;
+mod storage;
+mod text;
+
+use arena::{Arena, Exceeds, Node};
+use input::Input;
+use machine::Machine;
+
 use super::dtype::TorchDtype;
 use crate::catalog::container::cursor::Cursor;
 use crate::error::Error;
@@ -21,6 +39,7 @@ pub(super) struct Ref(pub u32);
 #[derive(Default)]
 pub(super) struct Pickle {
     root: Option<Ref>,
+    arena: Arena,
 }
 
 /// A value.
@@ -146,13 +165,54 @@ pub(super) enum PickleProblem {
     },
 }
 
+/// What is wrong with the opcode that is being run.
+enum Wrong {
+    /// No writer makes this: what follows the opcode's name and byte.
+    Damaged(String),
+    /// stfs does not run this opcode: why.
+    Refused(&'static str),
+    /// A limit.
+    Exceeds(Exceeds),
+    /// A whole sentence.
+    Said(String),
+    /// The file cannot be read.
+    Failed(Error),
+}
+
+impl From<Exceeds> for Wrong {
+    fn from(limit: Exceeds) -> Wrong {
+        Wrong::Exceeds(limit)
+    }
+}
+
 /// Runs the pickle at the cursor, which ends up behind its STOP.
 ///
 /// # Errors
 /// It is damaged or hostile, reaches a limit, or cannot be read.
 pub(super) fn read(cursor: &mut Cursor<'_>, place: Place<'_>) -> Result<Pickle, PickleProblem> {
-    let _ = (cursor, place);
-    Ok(Pickle::default())
+    cursor.limit(MAX_PICKLE, "its pickle");
+    let mut machine = Machine::new(Input::new(cursor, place.start));
+    let root = machine.run();
+    let mut problems = machine.payloads.problems(place.of);
+    let root = match root {
+        Ok(root) => Some(root),
+        Err(Wrong::Failed(error)) if problems.is_empty() => {
+            return Err(PickleProblem::Failed(error));
+        }
+        Err(wrong) => {
+            problems.push(machine.explain(wrong, place.of));
+            None
+        }
+    };
+    let arena = machine.arena;
+    let pickle = root.map(|root| Pickle {
+        root: Some(root),
+        arena,
+    });
+    match pickle {
+        Some(pickle) if problems.is_empty() => Ok(pickle),
+        pickle => Err(PickleProblem::Refused { problems, pickle }),
+    }
 }
 
 impl Pickle {
@@ -163,22 +223,53 @@ impl Pickle {
 
     /// A value.
     pub fn get(&self, value: Ref) -> Value<'_> {
-        let _ = value;
-        Value::None
+        let arena = &self.arena;
+        match arena.node(value) {
+            Node::None => Value::None,
+            Node::Bool(is) => Value::Bool(is),
+            Node::Int(n) => Value::Int(n),
+            Node::BigInt => Value::BigInt,
+            Node::Float(v) => Value::Float(v),
+            Node::Text(span) => Value::Text(arena.text(span)),
+            Node::Bytes(span) => Value::Bytes(arena.bytes(span)),
+            Node::Skipped(length, _) => Value::Skipped(length.into()),
+            Node::Tuple(run) => Value::Tuple(arena.run(run)),
+            Node::List(run) => Value::List(arena.run(run)),
+            Node::Set(run) => Value::Set(arena.run(run)),
+            Node::Mapping(run) => Value::Mapping(Pairs(arena.run(run))),
+            Node::Name(place, span) => Value::Name(arena.name(place, span)),
+            Node::Object(at) => Value::Object(arena.object(at)),
+            Node::Storage(at) => Value::Storage(storage::get(arena, at)),
+            Node::Tensor(at) => Value::Tensor(Rebuilt::Strided(rebuild::get(arena, at))),
+            Node::LeftOut(why) => Value::Tensor(Rebuilt::LeftOut(arena.text(why).into())),
+            Node::Malformed(why) => Value::Tensor(Rebuilt::Malformed(arena.text(why).into())),
+            Node::Complex => Value::Other("complex"),
+            Node::Encoded => Value::Other("bytes"),
+        }
     }
 
     /// How many values there are.
     pub fn len(&self) -> usize {
-        0
+        self.arena.nodes().len()
     }
 
     /// All references to storages, in the order of the pickle.
     pub fn storages(&self) -> impl Iterator<Item = Storage<'_>> {
-        std::iter::empty()
+        self.arena.nodes().filter_map(|node| match node {
+            Node::Storage(at) => Some(storage::get(&self.arena, at)),
+            _ => None,
+        })
     }
 
     /// Names that were met and mean nothing here, sorted, each once.
     pub fn unknown_names(&self) -> impl Iterator<Item = &str> {
-        std::iter::empty()
+        let names = self.arena.nodes().filter_map(|node| match node {
+            Node::Name(names::UNKNOWN, span) => Some(self.arena.text(span)),
+            _ => None,
+        });
+        let mut names: Vec<&str> = names.collect();
+        names.sort_unstable();
+        names.dedup();
+        names.into_iter()
     }
 }
