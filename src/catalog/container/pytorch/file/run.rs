@@ -2,7 +2,7 @@
 
 use crate::catalog::Object;
 use crate::catalog::container::cursor::Cursor;
-use crate::catalog::container::pytorch::pickle::{self, MAX_PICKLE, Pickle, PickleProblem, Place};
+use crate::catalog::container::pytorch::pickle::{self, Pickle, PickleProblem, Place};
 use crate::error::Result;
 
 /// How the problem of a hostile pickle begins.
@@ -17,11 +17,6 @@ pub(super) struct Outcome {
     pub hostile: Vec<String>,
     /// What else is wrong with it.
     pub damage: Vec<String>,
-}
-
-/// A cursor over the bytes `start..end` of `file`, for pickles.
-pub(super) fn cursor(file: &dyn Object, start: u64, end: u64) -> Cursor<'_> {
-    Cursor::new(file, start, end).at_most(MAX_PICKLE, "its pickle")
 }
 
 /// Runs the pickle at `cursor`.
@@ -52,5 +47,5 @@ pub(super) fn run(cursor: &mut Cursor<'_>, place: Place<'_>) -> Result<Outcome> 
 /// # Errors
 /// The file cannot be read.
 pub(super) fn hostile(file: &dyn Object, start: u64, of: Place<'_>) -> Result<Vec<String>> {
-    Ok(run(&mut cursor(file, start, file.len()), of)?.hostile)
+    Ok(run(&mut Cursor::new(file, start, file.len()), of)?.hostile)
 }
