@@ -56,7 +56,10 @@ fn the_model_is_under_the_first_key_that_programs_use_for_it() {
     ]);
     serves(&root, &["w"]);
     // Tensors of the root's own do not change that.
-    serves(&dict([("best_acc1", tensor("1")), ("net", weights())]), &["w"]);
+    serves(
+        &dict([("best_acc1", tensor("1")), ("net", weights())]),
+        &["w"],
+    );
 }
 
 #[test]
@@ -100,7 +103,10 @@ fn without_such_a_key_the_root_counts_without_what_training_adds() {
     let own = vec![("generator", weights()), ("step", tensor("1"))];
     serves(&with(own), &["generator.w", "step"]);
     // Only containers are left out.
-    serves(&dict([("scaler", tensor("0")), ("w", tensor("1"))]), &["scaler", "w"]);
+    serves(
+        &dict([("scaler", tensor("0")), ("w", tensor("1"))]),
+        &["scaler", "w"],
+    );
     // A list of tensors is no mapping, so its key stays.
     serves(&dict([("x", Py::List(vec![tensor("0")]))]), &["x.0"]);
     // Keys that only contain such a word stay.
@@ -137,8 +143,19 @@ fn keys_are_taken_exactly() {
         Py::None,
         bytes(b"b"),
     ];
-    let names = ["module._orig_mod.w", "", "-1", "1099511627776", "False", "None", "b"];
-    let entries = keys.into_iter().zip(0..).map(|(k, i)| (k, tensor(&format!("{i}"))));
+    let names = [
+        "module._orig_mod.w",
+        "",
+        "-1",
+        "1099511627776",
+        "False",
+        "None",
+        "b",
+    ];
+    let entries = keys
+        .into_iter()
+        .zip(0..)
+        .map(|(k, i)| (k, tensor(&format!("{i}"))));
     serves(&Py::Dict(entries.collect()), &names);
     // Entries under any other key are skipped, and said to be.
     let odd = [
@@ -151,14 +168,24 @@ fn keys_are_taken_exactly() {
     entries.push((text("w"), tensor("0")));
     let shard = made(&Py::Dict(entries)).open(None).unwrap();
     assert_eq!(shard.tensors.len(), 1);
-    let skipped: Vec<&String> = shard.notes.iter().filter(|n| n.contains("is skipped")).collect();
+    let skipped: Vec<&String> = shard
+        .notes
+        .iter()
+        .filter(|n| n.contains("is skipped"))
+        .collect();
     assert_eq!(skipped.len(), 4, "{:?}", shard.notes);
     assert!(skipped[1].contains("its key is a tuple"), "{skipped:?}");
 }
 
 #[test]
 fn of_a_key_that_comes_twice_the_last_value_counts() {
-    let twice = |a: Py, b: Py| Py::Dict(vec![(a, tensor("0")), (text("x"), tensor("1")), (b, tensor("2"))]);
+    let twice = |a: Py, b: Py| {
+        Py::Dict(vec![
+            (a, tensor("0")),
+            (text("x"), tensor("1")),
+            (b, tensor("2")),
+        ])
+    };
     let shard = made(&twice(text("w"), text("w"))).open(None).unwrap();
     let storage = |name: &str| {
         let row = shard.tensors.iter().find(|t| &*t.name == name).unwrap();
@@ -167,9 +194,15 @@ fn of_a_key_that_comes_twice_the_last_value_counts() {
     assert_eq!((storage("x"), storage("w")), ("1".into(), "2".into()));
     assert_eq!(shard.tensors.len(), 2);
     // In Python True and 1 are one key; 1 and "1" are two, which would have one name.
-    assert_eq!(names(&twice(Py::Int(1), Py::Bool(true)), None).unwrap(), ["x", "True"]);
+    assert_eq!(
+        names(&twice(Py::Int(1), Py::Bool(true)), None).unwrap(),
+        ["x", "True"]
+    );
     let same = names(&twice(Py::Int(1), text("1")), None).unwrap_err();
-    assert!(same.contains("tensor '1': is the name of two tensors, [1] and ['1']"), "{same}");
+    assert!(
+        same.contains("tensor '1': is the name of two tensors, [1] and ['1']"),
+        "{same}"
+    );
     let dots = dict([
         ("a.b", dict([("c", tensor("0"))])),
         ("a", dict([("b.c", tensor("1"))])),
@@ -223,5 +256,8 @@ fn what_is_left_out_is_counted_and_said() {
     let root = dict([("optim", state), ("w", tensor("0")), ("x", weights())]);
     let shard = made(&root).open(None).unwrap();
     assert_eq!(shard.summary["checkpoint"]["key"], serde_json::json!([]));
-    assert_eq!(shard.summary["checkpoint"]["left_out"]["optim"]["tensors"], 2);
+    assert_eq!(
+        shard.summary["checkpoint"]["left_out"]["optim"]["tensors"],
+        2
+    );
 }

@@ -24,7 +24,13 @@ fn a_part_is_taken_as_it_is() {
     serves(&root, "optimizer.0", &["w"]);
     serves(&root, "optimizer.1", &["tensor"]);
     serves(&root, "acc", &["tensor"]);
-    let all = ["model.params.w", "model.optim.w", "optimizer.0.w", "optimizer.1", "acc"];
+    let all = [
+        "model.params.w",
+        "model.optim.w",
+        "optimizer.0.w",
+        "optimizer.1",
+        "acc",
+    ];
     serves(&root, "", &all);
     let shard = made(&root).open(Some("model.params")).unwrap();
     let checkpoint = &shard.summary["checkpoint"];
@@ -32,7 +38,10 @@ fn a_part_is_taken_as_it_is() {
     let left_out: Vec<&String> = checkpoint["left_out"].as_object().unwrap().keys().collect();
     assert_eq!(left_out, ["optimizer", "acc", "model.optim"]);
     let whole = made(&root).open(Some("")).unwrap();
-    assert_eq!(whole.summary["checkpoint"]["left_out"], serde_json::json!({}));
+    assert_eq!(
+        whole.summary["checkpoint"]["left_out"],
+        serde_json::json!({})
+    );
 }
 
 #[test]
@@ -67,9 +76,18 @@ fn a_part_without_tensors_is_refused_with_what_there_is() {
     let has = "its root has 'state_dict' (1 tensor, 4 B), 'epoch' (an int), 'names' (a list), 'ema' (an object of the class models.yolo.Model), 'w' (a tensor)";
     let refused = |part: &str| names(&root, Some(part)).unwrap_err();
     assert_eq!(refused("x"), format!("has no 'x'; {has}"));
-    assert_eq!(refused("state_dict.x"), format!("has no 'state_dict.x'; {has}"));
-    assert_eq!(refused("epoch"), format!("'epoch' is an int, without tensors; {has}"));
-    assert_eq!(refused("names"), format!("'names' is a list, without tensors; {has}"));
+    assert_eq!(
+        refused("state_dict.x"),
+        format!("has no 'state_dict.x'; {has}")
+    );
+    assert_eq!(
+        refused("epoch"),
+        format!("'epoch' is an int, without tensors; {has}")
+    );
+    assert_eq!(
+        refused("names"),
+        format!("'names' is a list, without tensors; {has}")
+    );
     let object = refused("ema");
     assert!(object.starts_with("'ema' is an object of the class models.yolo.Model, not a state dict; stfs builds no classes: save its state_dict(); its root has"), "{object}");
 }

@@ -9,7 +9,9 @@ fn doubled(levels: u8, inner: &[u8]) -> Py {
     let mut opcodes = inner.to_vec();
     for level in 0..levels {
         // Put, then `]` with two references to it: `(` get get `e`.
-        opcodes.extend([b'q', level, b'0', b']', b'(', b'h', level, b'h', level, b'e']);
+        opcodes.extend([
+            b'q', level, b'0', b']', b'(', b'h', level, b'h', level, b'e',
+        ]);
     }
     Py::Opcodes(opcodes)
 }
@@ -18,8 +20,15 @@ fn doubled(levels: u8, inner: &[u8]) -> Py {
 fn paths_are_counted_only_where_they_are_walked() {
     let small = doubled(70, b"]");
     let start = std::time::Instant::now();
-    let refused = names(&dict([("model", dict([("w", tensor("0")), ("x", small.clone())]))]), None).unwrap_err();
-    assert!(refused.contains("the walk through its model stops after 65536 references"), "{refused}");
+    let refused = names(
+        &dict([("model", dict([("w", tensor("0")), ("x", small.clone())]))]),
+        None,
+    )
+    .unwrap_err();
+    assert!(
+        refused.contains("the walk through its model stops after 65536 references"),
+        "{refused}"
+    );
     // Beside the model they cost nothing.
     serves(&dict([("model", weights()), ("x", small)]), &["w"]);
     assert!(start.elapsed().as_secs() < 60);
@@ -28,13 +37,17 @@ fn paths_are_counted_only_where_they_are_walked() {
 #[test]
 fn left_out_tensors_are_counted_once_for_each_path() {
     let tensor = {
-        let (pickle, _) = super::super::super::testing::writer::Pickler::default().pickle(&tensor("0"));
+        let (pickle, _) =
+            super::super::super::testing::writer::Pickler::default().pickle(&tensor("0"));
         pickle[2..pickle.len() - 1].to_vec()
     };
     for (levels, expected) in [(10, 1 << 10), (70, u64::MAX)] {
         let root = dict([("model", weights()), ("x", doubled(levels, &tensor))]);
         let shard = made(&root).open(None).unwrap();
-        assert_eq!(shard.summary["checkpoint"]["left_out"]["x"]["tensors"], expected);
+        assert_eq!(
+            shard.summary["checkpoint"]["left_out"]["x"]["tensors"],
+            expected
+        );
     }
 }
 
@@ -43,7 +56,8 @@ fn a_way_back_is_skipped() {
     // A dict that contains itself, and a tensor after that.
     let itself = |key: &str| {
         let mut opcodes = b"}q\x00(X\x04\0\0\0selfh\x00".to_vec();
-        let (rest, _) = super::super::super::testing::writer::Pickler::default().pickle(&Py::Tuple(vec![text(key), tensor("0")]));
+        let (rest, _) = super::super::super::testing::writer::Pickler::default()
+            .pickle(&Py::Tuple(vec![text(key), tensor("0")]));
         // The items of a tuple: between PROTO, MARK and TUPLE, STOP.
         opcodes.extend(&rest[3..rest.len() - 2]);
         opcodes.push(b'u');
@@ -51,7 +65,10 @@ fn a_way_back_is_skipped() {
     };
     let shard = made(&itself("w")).open(None).unwrap();
     assert_eq!(shard.tensors.len(), 1);
-    assert_eq!(shard.notes, ["['self'] contains itself; the way back is skipped"]);
+    assert_eq!(
+        shard.notes,
+        ["['self'] contains itself; the way back is skipped"]
+    );
     serves(&itself("w"), &["w"]);
     // It is also found where the first look at it was from inside.
     serves(&dict([("x", Py::Int(1)), ("net", itself("w"))]), &["w"]);
@@ -61,7 +78,8 @@ fn a_way_back_is_skipped() {
 fn containers_of_each_other_hold_the_same() {
     // a = {"b": b}, b = {"a": a, "t": tensor}: a is met first, and b from inside it.
     let mut opcodes = b"}q\x00}q\x01(X\x01\0\0\0ah\x00".to_vec();
-    let (rest, _) = super::super::super::testing::writer::Pickler::default().pickle(&Py::Tuple(vec![text("t"), tensor("0")]));
+    let (rest, _) = super::super::super::testing::writer::Pickler::default()
+        .pickle(&Py::Tuple(vec![text("t"), tensor("0")]));
     opcodes.extend(&rest[3..rest.len() - 2]);
     opcodes.extend(b"u0(X\x01\0\0\0bh\x01u");
     let a = Py::Opcodes(opcodes);
@@ -93,8 +111,15 @@ fn depth_costs_no_stack_and_a_path_has_64_keys_at_most() {
     let name = format!("x{}", ".k".repeat(63));
     serves(&deep(63), &["w", &name]);
     let refused = names(&deep(64), None).unwrap_err();
-    assert!(refused.contains("more than 64 keys in its path"), "{refused}");
-    assert!(names(&deep(200_000), None).unwrap_err().contains("more than 64 keys"));
+    assert!(
+        refused.contains("more than 64 keys in its path"),
+        "{refused}"
+    );
+    assert!(
+        names(&deep(200_000), None)
+            .unwrap_err()
+            .contains("more than 64 keys")
+    );
     let empty = dict([("w", tensor("1")), ("x", nested(200_000, &Py::None))]);
     serves(&empty, &["w"]);
     let beside = dict([("model", weights()), ("x", nested(200_000, &tensor("0")))]);
