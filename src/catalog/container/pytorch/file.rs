@@ -11,7 +11,7 @@ use super::PyTorch;
 use super::pickle::{Pickle, Place, Storage};
 use crate::catalog::container::impostor;
 use crate::catalog::container::shards::Broken;
-use crate::catalog::{Findings, HeaderProblem, Object};
+use crate::catalog::{Findings, HeaderProblem, Object, OpenOptions};
 use crate::error::Error;
 
 pub(in crate::catalog::container) mod detect;
@@ -54,7 +54,10 @@ impl Checkpoint {
     /// # Errors
     /// It is something else, is damaged, or is hostile.
     pub fn open(file: &Arc<dyn Object>, findings: &Findings) -> Result<Checkpoint, Broken> {
-        let file = &**file;
+        Checkpoint::read(&**file, findings)
+    }
+
+    fn read(file: &dyn Object, findings: &Findings) -> Result<Checkpoint, Broken> {
         let mut problems = Problems::new(findings);
         let read = match Head::of_file(file)? {
             Some(Head::Zip) => zip::read(file, &mut problems)?,
@@ -71,8 +74,7 @@ impl Checkpoint {
             Some(Head::Tar) => return Err(Other::Tar.refusal(file.location()).into()),
             None => {
                 impostor::check(file, Some(&PyTorch))?;
-                let problem = "is not a PyTorch checkpoint: it does not begin like a file of torch.save; download it again";
-                return Err(Error::invalid(file.location(), problem).into());
+                return Err(detect::unknown(file.location()).into());
             }
         };
         match read {
@@ -83,6 +85,21 @@ impl Checkpoint {
             }),
             _ => Err(problems.into_broken(file)),
         }
+    }
+}
+
+/// Checks that a file is not one of those that begin like a checkpoint and are none.
+///
+/// # Errors
+/// What it is, and what to do, or that it is hostile. It cannot be read.
+pub(super) fn check_kin(file: &dyn Object) -> Result<(), Error> {
+    if detect::other(file)?.is_none() {
+        return Ok(());
+    }
+    let findings = Findings::first(OpenOptions::default());
+    match Checkpoint::read(file, &findings) {
+        Ok(_) => Ok(()),
+        Err(broken) => Err(broken.error),
     }
 }
 

@@ -216,7 +216,7 @@ fn elements<'p>(
     };
     let dtype = strided.dtype.or(storage.dtype);
     // PyTorch takes an untyped storage for one of bytes.
-    let dtype = dtype.or_else(|| TorchDtype::named("uint8"));
+    let dtype = dtype.or_else(|| TorchDtype::all().find(|d| d.name == "uint8"));
     let dtype = dtype.ok_or("its storage has no dtype")?;
     Ok((storage, dtype))
 }

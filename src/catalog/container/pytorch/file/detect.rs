@@ -170,3 +170,11 @@ pub(in crate::catalog::container) fn of_directory<'a>(
         )
     })
 }
+
+/// The error for a file that has the name of a checkpoint, and nothing else of one.
+pub(in crate::catalog::container) fn unknown(at: impl Into<Location>) -> Error {
+    Error::invalid(
+        at,
+        "is not a PyTorch checkpoint: it does not begin like a file of torch.save; download it again",
+    )
+}

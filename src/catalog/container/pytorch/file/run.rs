@@ -2,7 +2,7 @@
 
 use crate::catalog::Object;
 use crate::catalog::container::cursor::Cursor;
-use crate::catalog::container::pytorch::pickle::{self, MAX_PICKLE, Pickle, PickleProblem, Place};
+use crate::catalog::container::pytorch::pickle::{self, Pickle, PickleProblem, Place};
 use crate::error::Result;
 
 /// How the problem of a hostile pickle begins.
@@ -21,7 +21,7 @@ pub(super) struct Outcome {
 
 /// A cursor over the bytes `start..end` of `file`, for pickles.
 pub(super) fn cursor(file: &dyn Object, start: u64, end: u64) -> Cursor<'_> {
-    Cursor::new(file, start, end).at_most(MAX_PICKLE, "its pickle")
+    Cursor::new(file, start, end)
 }
 
 /// Runs the pickle at `cursor`.
