@@ -209,7 +209,7 @@ fn elements_are_those_of_the_storage_or_of_the_dtype() {
         named(("torch.storage", "UntypedStorage"), 16),
         ("U8".into(), 16)
     );
-    let quantized = of(("torch", "QUInt8Storage"), 16, &[16]).unwrap_err();
+    let quantized = of(("torch", "QUInt8Storage"), 16, &[16]).err().unwrap();
     assert!(
         quantized.contains("'w' is left out: quantized: torch.quint8"),
         "{quantized}"
