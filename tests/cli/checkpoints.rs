@@ -20,8 +20,8 @@ fn of(name: &str) -> Vec<u8> {
 }
 
 fn run(command: &str, args: &[&str], model: &Path) -> Ran {
-    let args = [command].iter().chain(args).map(Path::new);
-    stfs(args.chain([model]))
+    let command = [Path::new(command)].into_iter();
+    stfs(command.chain(args.iter().map(Path::new)).chain([model]))
 }
 
 /// The names of a model's tensors.
