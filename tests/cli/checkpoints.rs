@@ -109,7 +109,7 @@ fn other_formats_come_first_and_why_says_what_they_keep_out() {
 #[test]
 fn the_first_bytes_decide_not_the_ending() {
     let dir = ModelDir::new();
-    for name in ["weights", "weights.dat", "x.bin", "x.json", "x.gguf.old"] {
+    for name in ["weights", "weights.dat", "x.bin", "x.zip", "x.gguf.old"] {
         let path = dir.file(name, of("a"));
         assert_eq!(names(&path), ["a"], "{name}");
         let path = dir.file(name, legacy_file(&state_dict("", &[t("b")])));
