@@ -44,7 +44,7 @@ pub(super) fn read(
     of_checkpoint(&checkpoint, file, index, part, findings)
 }
 
-fn of_checkpoint(
+pub(super) fn of_checkpoint(
     checkpoint: &Checkpoint,
     file: &Arc<dyn Object>,
     index: u32,
