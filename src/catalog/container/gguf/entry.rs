@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
-use super::cursor::{Cursor, Reading, Stop};
 use super::header::Problems;
+use super::strings::string;
+use crate::catalog::container::cursor::{Cursor, Reading, Stop};
 use crate::dtype::{ElementType, ggml};
 
 /// The least that an entry takes, in bytes: the length of the name, the number of dimensions, the
@@ -34,7 +35,9 @@ pub(super) fn read(
     number: u64,
     count: u64,
 ) -> Reading<(Option<Arc<str>>, Option<Unplaced>)> {
-    let name = cursor.string(&|| format!("the name of tensor {number} of {count}"))?;
+    let name = string(cursor, &|| {
+        format!("the name of tensor {number} of {count}")
+    })?;
     let is_text = std::str::from_utf8(name).is_ok();
     let name: Arc<str> = String::from_utf8_lossy(name).into();
     let what = |part: &str| format!("{part} of tensor '{name}'");

@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use super::cursor::{Cursor, Reading, Stop};
 use super::key::Key;
 use super::value::{Kind, ValueType};
 use super::{entry, key, layout};
+use crate::catalog::container::cursor::{Cursor, Reading, Stop};
 use crate::catalog::{HeaderProblem, Object};
 use crate::dtype::ElementType;
 use crate::error::{Error, Result};
@@ -23,6 +23,9 @@ const DEFAULT_ALIGNMENT: u64 = 32;
 const ALIGNMENT: &str = "general.alignment";
 /// The most keys of a file. Real ones have some dozens; each takes half a kilobyte of memory.
 const MAX_KEYS: u64 = 100_000;
+/// How far into a file a header may reach, in bytes: several times the largest vocabularies with all of
+/// their merges. A file with holes can promise terabytes of strings, each of which would be read.
+const MAX_HEADER: u64 = 128 << 20;
 /// The most problems of one header that are listed.
 pub(super) const MAX_PROBLEMS: usize = 1000;
 
@@ -126,8 +129,10 @@ pub(super) fn examine(file: &dyn Object, all: bool) -> Result<Examined> {
 }
 
 fn examine_before(file: &dyn Object, end: u64, all: bool) -> Result<Examined> {
+    let mut cursor = Cursor::new(file, 0, end);
+    cursor.limit(MAX_HEADER, "its header");
     let mut examination = Examination {
-        cursor: Cursor::new(file, 0, end),
+        cursor,
         problems: Problems {
             found: Vec::new(),
             all,

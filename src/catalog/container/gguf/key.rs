@@ -4,9 +4,10 @@ use std::ops::Range;
 
 use serde_json::Value;
 
-use super::cursor::{Cursor, Reading, Stop};
 use super::header::Problems;
+use super::strings::{skip_strings, string};
 use super::value::{self, Kind, ValueType};
+use crate::catalog::container::cursor::{Cursor, Reading, Stop};
 use crate::text::elide;
 
 /// The least that a key takes, in bytes: the length of its name, one character, its type, its value.
@@ -58,7 +59,7 @@ pub(super) fn read(
     count: u64,
 ) -> Reading<Option<Key>> {
     let start = cursor.position();
-    let name = cursor.string(&|| format!("key {number} of {count}"))?;
+    let name = string(cursor, &|| format!("key {number} of {count}"))?;
     let is_text = std::str::from_utf8(name).is_ok();
     let name = String::from_utf8_lossy(name).into_owned();
     let shown = shown(&name);
@@ -126,7 +127,7 @@ fn read_array(
         return Ok(Some(elements?.into()));
     }
     match of {
-        ValueType::String => cursor.skip_strings(count, what)?,
+        ValueType::String => skip_strings(cursor, count, what)?,
         _ => cursor.skip(bytes, what)?,
     }
     Ok(None)

@@ -1,9 +1,9 @@
 //! Where the tensors of a file lie: inside it, aligned, and apart.
 
-use super::cursor::Reading;
 use super::entry::Unplaced;
 use super::header::{Beyond, Entry, Examined, MAX_PROBLEMS, Problems};
 use crate::catalog::HeaderProblem;
+use crate::catalog::container::cursor::Reading;
 
 /// The longest name that llama.cpp takes, in bytes.
 const LLAMA_NAME: usize = 63;

@@ -2,10 +2,11 @@
 
 use serde::Serialize;
 
-use super::cursor::{Cursor, Reading, Stop};
 use super::key::{Key, shown};
+use super::strings::string;
 use super::value::{Kind, ValueType};
 use crate::catalog::Object;
+use crate::catalog::container::cursor::{Cursor, Reading, Stop};
 use crate::error::{Error, Result};
 use crate::text::push_json;
 
@@ -150,7 +151,7 @@ impl Values<'_> {
             if i > 0 {
                 self.out.extend_from_slice(b", ");
             }
-            let bytes = self.cursor.string(self.what)?;
+            let bytes = string(&mut self.cursor, self.what)?;
             match std::str::from_utf8(bytes) {
                 Ok(text) => push_json(self.out, text),
                 Err(_) => push_json(self.out, &String::from_utf8_lossy(bytes)),

@@ -2,7 +2,8 @@
 
 use serde_json::Value;
 
-use super::cursor::{Cursor, Reading};
+use super::strings::string;
+use crate::catalog::container::cursor::{Cursor, Reading};
 
 /// The type of a key's value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -110,7 +111,7 @@ pub(super) fn read(
         ValueType::F32 => f64::from(f32::from_le_bytes(cursor.array(what)?)).into(),
         ValueType::Bool => (cursor.array(what)? != [0]).into(),
         ValueType::String | ValueType::Array => {
-            String::from_utf8_lossy(cursor.string(what)?).into()
+            String::from_utf8_lossy(string(cursor, what)?).into()
         }
         ValueType::U64 => cursor.u64(what)?.into(),
         ValueType::I64 => i64::from_le_bytes(cursor.array(what)?).into(),

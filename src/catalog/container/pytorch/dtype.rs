@@ -84,13 +84,19 @@ const fn row(
 }
 
 impl TorchDtype {
-    /// The dtype of that name, without `torch.`.
-    pub fn named(name: &str) -> Option<&'static TorchDtype> {
-        TABLE.iter().find(|dtype| dtype.name == name)
+    /// All dtypes.
+    pub fn all() -> impl Iterator<Item = &'static TorchDtype> {
+        TABLE.iter()
     }
 
-    /// The dtype of a storage class: `Float` of `FloatStorage`.
-    pub fn of_storage(class: &str) -> Option<&'static TorchDtype> {
-        TABLE.iter().find(|dtype| dtype.storage == Some(class))
+    /// The place of this dtype among all.
+    pub fn place(&'static self) -> usize {
+        let place = TABLE.iter().position(|dtype| std::ptr::eq(dtype, self));
+        place.unwrap_or(TABLE.len())
+    }
+
+    /// The dtype at a place; `None` behind the last.
+    pub fn at(place: usize) -> Option<&'static TorchDtype> {
+        TABLE.get(place)
     }
 }

@@ -5,10 +5,33 @@
 //! Values live in one arena and refer to each other by place, so that nothing is ever copied: memory
 //! and time are linear in the pickle's length, and a value may contain itself.
 
-use std::sync::Arc;
+mod arena;
+mod calls;
+mod input;
+mod machine;
+mod memo;
+mod names;
+mod opcode;
+mod payload;
+mod rebuild;
+mod scalars;
+mod stack;
+mod storage;
+#[cfg(test)]
+mod tests;
+mod text;
+
+use arena::{Arena, Exceeds, Node};
+use input::Input;
+use machine::Machine;
 
 use super::dtype::TorchDtype;
+use crate::catalog::container::cursor::Cursor;
+use crate::error::Error;
 use crate::reason::Reason;
+
+/// The longest pickle that is read, in bytes.
+pub(super) const MAX_PICKLE: u64 = 1 << 30;
 
 /// A value, by its place in the arena.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -18,6 +41,7 @@ pub(super) struct Ref(pub u32);
 #[derive(Default)]
 pub(super) struct Pickle {
     root: Option<Ref>,
+    arena: Arena,
 }
 
 /// A value.
@@ -36,37 +60,60 @@ pub(super) enum Value<'p> {
     List(&'p [Ref]),
     Set(&'p [Ref]),
     /// A dict, an OrderedDict: pairs in the order of the pickle. A key may come twice; the last counts.
-    Mapping(&'p [(Ref, Ref)]),
+    Mapping(Pairs<'p>),
     /// `module.name`, as a class or a function is stored.
     Name(&'p str),
     /// What a call of an unknown name would have made.
-    Object(&'p Object),
-    Storage(&'p Storage),
-    Tensor(&'p Rebuilt),
+    Object(Object<'p>),
+    Storage(Storage<'p>),
+    Tensor(Rebuilt<'p>),
     /// Data of a kind that nothing here uses (a complex number): its type.
     Other(&'static str),
 }
 
+/// The pairs of a mapping.
+#[derive(Clone, Copy)]
+pub(super) struct Pairs<'p>(&'p [Ref]);
+
+impl Pairs<'_> {
+    /// How many there are.
+    pub fn len(self) -> usize {
+        self.0.len() / 2
+    }
+}
+
+impl<'p> IntoIterator for Pairs<'p> {
+    type Item = (Ref, Ref);
+    type IntoIter = std::iter::Map<std::slice::Iter<'p, [Ref; 2]>, fn(&[Ref; 2]) -> (Ref, Ref)>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        let (pairs, _) = self.0.as_chunks();
+        pairs.iter().map(|[key, value]| (*key, *value))
+    }
+}
+
 /// An inert object.
-pub(super) struct Object {
+#[derive(Clone, Copy)]
+pub(super) struct Object<'p> {
     /// The class or function that would have been called.
-    pub name: Arc<str>,
+    pub name: &'p str,
     /// Its arguments (a tuple, usually).
     pub arguments: Ref,
     /// What was appended, added or set.
-    pub contents: Vec<Ref>,
+    pub contents: &'p [Ref],
     /// The state that BUILD would have given it.
     pub state: Option<Ref>,
 }
 
 /// A reference to a storage: a persistent id.
-pub(super) struct Storage {
+#[derive(Clone, Copy)]
+pub(super) struct Storage<'p> {
     /// The dtype of the reference; `None` for untyped storages, whose elements are bytes.
     pub dtype: Option<&'static TorchDtype>,
     /// Its key.
-    pub key: Box<[u8]>,
+    pub key: &'p [u8],
     /// The device that it was on.
-    pub location: Arc<str>,
+    pub location: &'p str,
     /// How many elements it has.
     pub elements: u64,
     /// A window of it, in elements: offset and length. Only older files have such references.
@@ -74,9 +121,9 @@ pub(super) struct Storage {
 }
 
 /// What a function of the closed table made of its arguments.
-pub(super) enum Rebuilt {
+pub(super) enum Rebuilt<'p> {
     /// A tensor in a storage.
-    Strided(Strided),
+    Strided(Strided<'p>),
     /// A tensor that is left out, and why.
     LeftOut(Reason),
     /// A call with arguments that no writer makes.
@@ -84,7 +131,8 @@ pub(super) enum Rebuilt {
 }
 
 /// A strided tensor as the pickle has it, unchecked.
-pub(super) struct Strided {
+#[derive(Clone, Copy)]
+pub(super) struct Strided<'p> {
     /// A [`Value::Storage`].
     pub storage: Ref,
     /// In elements of `dtype`, or of the storage's own.
@@ -94,7 +142,79 @@ pub(super) struct Strided {
     /// The dtype argument of `_rebuild_tensor_v3`, which counts instead of the storage's.
     pub dtype: Option<&'static TorchDtype>,
     /// A class other than Tensor, Parameter and Buffer.
-    pub class: Option<Arc<str>>,
+    pub class: Option<&'p str>,
+}
+
+/// How messages count the bytes of a pickle.
+#[derive(Clone, Copy)]
+pub(super) struct Place<'a> {
+    /// Byte 0, counted from the start of the file.
+    pub start: u64,
+    /// What it is the first byte of: `data.pkl`, `the file`.
+    pub of: &'a str,
+}
+
+/// Why a pickle is not used.
+pub(super) enum PickleProblem {
+    /// The file cannot be read.
+    Failed(Error),
+    /// It is hostile, or damaged. No problem names the file.
+    Refused {
+        /// At least one. What it would have executed comes first, then what is wrong with its bytes.
+        problems: Vec<String>,
+        /// If it is hostile but complete: its values, so that `verify` can look for more.
+        pickle: Option<Pickle>,
+    },
+}
+
+/// What is wrong with the opcode that is being run.
+enum Wrong {
+    /// No writer makes this: what follows the opcode's name and byte.
+    Damaged(String),
+    /// stfs does not run this opcode: why.
+    Refused(&'static str),
+    /// A limit.
+    Exceeds(Exceeds),
+    /// A whole sentence.
+    Said(String),
+    /// The file cannot be read.
+    Failed(Error),
+}
+
+impl From<Exceeds> for Wrong {
+    fn from(limit: Exceeds) -> Wrong {
+        Wrong::Exceeds(limit)
+    }
+}
+
+/// Runs the pickle at the cursor, which ends up behind its STOP.
+///
+/// # Errors
+/// It is damaged or hostile, reaches a limit, or cannot be read.
+pub(super) fn read(cursor: &mut Cursor<'_>, place: Place<'_>) -> Result<Pickle, PickleProblem> {
+    cursor.limit(MAX_PICKLE, "its pickle");
+    let mut machine = Machine::new(Input::new(cursor, place.start));
+    let root = machine.run();
+    let mut problems = machine.payloads.problems(place.of);
+    let root = match root {
+        Ok(root) => Some(root),
+        Err(Wrong::Failed(error)) if problems.is_empty() => {
+            return Err(PickleProblem::Failed(error));
+        }
+        Err(wrong) => {
+            problems.push(machine.explain(wrong, place.of));
+            None
+        }
+    };
+    let arena = machine.arena;
+    let pickle = root.map(|root| Pickle {
+        root: Some(root),
+        arena,
+    });
+    match pickle {
+        Some(pickle) if problems.is_empty() => Ok(pickle),
+        pickle => Err(PickleProblem::Refused { problems, pickle }),
+    }
 }
 
 impl Pickle {
@@ -105,22 +225,53 @@ impl Pickle {
 
     /// A value.
     pub fn get(&self, value: Ref) -> Value<'_> {
-        let _ = value;
-        Value::None
+        let arena = &self.arena;
+        match arena.node(value) {
+            Node::None => Value::None,
+            Node::Bool(is) => Value::Bool(is),
+            Node::Int(n) => Value::Int(n),
+            Node::BigInt => Value::BigInt,
+            Node::Float(v) => Value::Float(v),
+            Node::Text(span) => Value::Text(arena.text(span)),
+            Node::Bytes(span) => Value::Bytes(arena.bytes(span)),
+            Node::Skipped(length, _) => Value::Skipped(length.into()),
+            Node::Tuple(run) => Value::Tuple(arena.run(run)),
+            Node::List(run) => Value::List(arena.run(run)),
+            Node::Set(run) => Value::Set(arena.run(run)),
+            Node::Mapping(run) => Value::Mapping(Pairs(arena.run(run))),
+            Node::Name(place, span) => Value::Name(arena.name(place, span)),
+            Node::Object(at) => Value::Object(arena.object(at)),
+            Node::Storage(at) => Value::Storage(storage::get(arena, at)),
+            Node::Tensor(at) => Value::Tensor(Rebuilt::Strided(rebuild::get(arena, at))),
+            Node::LeftOut(why) => Value::Tensor(Rebuilt::LeftOut(arena.text(why).into())),
+            Node::Malformed(why) => Value::Tensor(Rebuilt::Malformed(arena.text(why).into())),
+            Node::Complex => Value::Other("complex"),
+            Node::Encoded => Value::Other("bytes"),
+        }
     }
 
     /// How many values there are.
     pub fn len(&self) -> usize {
-        0
+        self.arena.nodes().len()
     }
 
-    /// All references to storages.
-    pub fn storages(&self) -> impl Iterator<Item = &Storage> {
-        std::iter::empty()
+    /// All references to storages, in the order of the pickle.
+    pub fn storages(&self) -> impl Iterator<Item = Storage<'_>> {
+        self.arena.nodes().filter_map(|node| match node {
+            Node::Storage(at) => Some(storage::get(&self.arena, at)),
+            _ => None,
+        })
     }
 
     /// Names that were met and mean nothing here, sorted, each once.
     pub fn unknown_names(&self) -> impl Iterator<Item = &str> {
-        std::iter::empty()
+        let names = self.arena.nodes().filter_map(|node| match node {
+            Node::Name(names::UNKNOWN, span) => Some(self.arena.text(span)),
+            _ => None,
+        });
+        let mut names: Vec<&str> = names.collect();
+        names.sort_unstable();
+        names.dedup();
+        names.into_iter()
     }
 }

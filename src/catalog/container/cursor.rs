@@ -1,19 +1,15 @@
-//! Reads a file from front to back in large chunks, so that a store which answers each read
+//! Reads a range of a file from front to back in large chunks, so that a store which answers each read
 //! separately is asked only a few times. Nothing is allocated before it is known that the file has the
 //! bytes.
 
 use crate::catalog::Object;
 use crate::error::Error;
 
-/// How many bytes are fetched first: most headers without a vocabulary fit.
+/// How many bytes are fetched first: most headers fit.
 const FIRST: u64 = 64 << 10;
-/// How many are fetched at a time if there are more. Half of it doubles the time to walk a vocabulary
-/// that is in the page cache, twice as many do not shorten it.
+/// How many are fetched at a time if there are more. Half of it doubles the time to walk a GGUF
+/// vocabulary that is in the page cache, twice as many do not shorten it.
 const CHUNK: u64 = 1 << 20;
-
-/// How far into a file a header may reach, in bytes: several times the largest vocabularies with all of
-/// their merges. A file with holes can promise terabytes of strings, each of which would be read.
-const MAX_HEADER: u64 = 128 << 20;
 
 /// Why reading ended.
 pub(super) enum Stop {
@@ -44,6 +40,8 @@ pub(super) struct Cursor<'a> {
     taken: usize,
     /// Where the range ends.
     end: u64,
+    /// What is read, how long it may be, and the byte of the file that it must therefore end before.
+    limit: (&'static str, u64, u64),
     /// How many bytes to fetch next.
     chunk: u64,
 }
@@ -57,8 +55,15 @@ impl<'a> Cursor<'a> {
             start,
             taken: 0,
             end,
+            limit: ("it", u64::MAX, u64::MAX),
             chunk: FIRST,
         }
+    }
+
+    /// Reads at most `most` bytes from here on: a file with holes can promise terabytes. `what` is what
+    /// must end within them, for the error.
+    pub fn limit(&mut self, most: u64, what: &'static str) {
+        self.limit = (what, most, self.position().saturating_add(most));
     }
 
     /// Where it is, counted from the start of the file.
@@ -72,13 +77,13 @@ impl<'a> Cursor<'a> {
     }
 
     /// The bytes that are fetched and not taken.
-    fn ready(&self) -> &[u8] {
+    pub fn ready(&self) -> &[u8] {
         self.fetched.get(self.taken..).unwrap_or_default()
     }
 
     /// Makes `n` bytes ready, which the range must have.
     #[inline]
-    fn fetch(&mut self, n: usize) -> Reading<()> {
+    pub fn fetch(&mut self, n: usize) -> Reading<()> {
         match self.ready().len() {
             ready if ready >= n => Ok(()),
             ready => self.fetch_more(ready, n),
@@ -86,7 +91,7 @@ impl<'a> Cursor<'a> {
     }
 
     fn fetch_more(&mut self, ready: usize, n: usize) -> Reading<()> {
-        self.check_header(n as u64)?;
+        self.check_limit(n as u64)?;
         self.fetched.copy_within(self.taken.., 0);
         self.start += self.taken as u64;
         self.taken = 0;
@@ -99,6 +104,12 @@ impl<'a> Cursor<'a> {
             self.fetched.truncate(ready);
         }
         Ok(read?)
+    }
+
+    /// Passes over `n` bytes, all of which are ready.
+    #[inline]
+    pub fn advance(&mut self, n: usize) {
+        self.taken = (self.taken + n).min(self.fetched.len());
     }
 
     /// The next `n` bytes, which are `what`.
@@ -129,23 +140,10 @@ impl<'a> Cursor<'a> {
         Ok(u64::from_le_bytes(self.array(what)?))
     }
 
-    /// The bytes of a string (its length, then its bytes), which is `what`.
-    #[inline]
-    pub fn string(&mut self, what: &dyn Fn() -> String) -> Reading<&[u8]> {
-        let length = self.string_length(what)?;
-        self.take(length, what)
-    }
-
-    fn string_length(&mut self, what: &dyn Fn() -> String) -> Reading<u64> {
-        let length = self.u64(&|| format!("the length of {}", what()))?;
-        self.hold(length, &|| format!("{} is {length} bytes long", what()))?;
-        Ok(length)
-    }
-
     /// Passes over `n` bytes, which are `what`, without reading them.
     pub fn skip(&mut self, n: u64, what: &dyn Fn() -> String) -> Reading<()> {
         self.check(n, what)?;
-        self.check_header(n)?;
+        self.check_limit(n)?;
         match usize::try_from(n).ok().filter(|n| *n <= self.ready().len()) {
             Some(n) => self.taken += n,
             None => {
@@ -157,37 +155,13 @@ impl<'a> Cursor<'a> {
         Ok(())
     }
 
-    /// Passes over `count` strings, which are `what`.
-    pub fn skip_strings(&mut self, count: u64, what: &dyn Fn() -> String) -> Reading<()> {
-        let mut left = count;
-        while left > 0 {
-            // As many as are here whole, without a check of each against the file's end.
-            let mut rest = self.ready();
-            while left > 0
-                && let Some((length, tail)) = rest.split_first_chunk()
-                && let Ok(length) = usize::try_from(u64::from_le_bytes(*length))
-                && let Some(tail) = tail.get(length..)
-            {
-                rest = tail;
-                left -= 1;
-            }
-            self.taken = self.fetched.len() - rest.len();
-            if left > 0 {
-                let string = || format!("string {} of {}", count - left + 1, what());
-                let length = self.string_length(&string)?;
-                self.skip(length, &string)?;
-                left -= 1;
-            }
-        }
-        Ok(())
-    }
-
-    /// That the next `n` bytes can still be a header's.
-    fn check_header(&self, n: u64) -> Reading<()> {
-        match self.position().saturating_add(n) <= MAX_HEADER {
+    /// That the next `n` bytes are within the limit.
+    fn check_limit(&self, n: u64) -> Reading<()> {
+        let (what, most, end) = self.limit;
+        match self.position().saturating_add(n) <= end {
             true => Ok(()),
             false => Err(Stop::Problem(format!(
-                "its header does not end within {MAX_HEADER} bytes, the most that is read; the file is damaged, download it again"
+                "{what} does not end within {most} bytes, the most that is read; the file is damaged, download it again"
             ))),
         }
     }
