@@ -3,6 +3,9 @@
 use super::*;
 use crate::catalog::store::MemoryStore;
 
+mod damage;
+mod limits;
+mod meaning;
 mod python;
 
 /// Runs a pickle.
