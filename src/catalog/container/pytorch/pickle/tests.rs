@@ -6,6 +6,7 @@ use crate::catalog::store::MemoryStore;
 mod damage;
 mod limits;
 mod meaning;
+mod payloads;
 mod python;
 
 /// Runs a pickle.
