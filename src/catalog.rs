@@ -148,10 +148,22 @@ impl Catalog {
         }
     }
 
+    /// The file that holds the first element of the tensor of that index, and its first byte there; also
+    /// of a tensor that is not contiguous.
+    pub(crate) fn first_byte(&self, index: u32) -> Option<(&Arc<dyn Object>, u64)> {
+        match self.tensors.bytes(index) {
+            Stored::View { files, offset, .. } => {
+                let file = self.files.get(*files.first()? as usize)?;
+                Some((file, offset?))
+            }
+            Stored::Extent { .. } => self.place(index),
+        }
+    }
+
     /// The bytes of the tensor of that index.
     pub fn bytes(&self, index: u32) -> SharedView {
         match self.tensors.bytes(index) {
-            Stored::View { view, .. } => view.clone(),
+            Stored::View { view, .. } => view.opened().unwrap_or_else(|| view.clone()),
             Stored::Extent { file, offset } => Arc::new(StoredBytes(Extent {
                 file: self.files[file as usize].clone(),
                 offset,

@@ -70,7 +70,7 @@ pub enum Command {
 /// The model, and how to open it.
 #[derive(Debug, Clone, Args)]
 pub struct ModelArgs {
-    /// A model directory, a .safetensors or .gguf file, an .index.json file, a manifest .json or its .bin
+    /// A model directory, a .safetensors or .gguf file, a PyTorch checkpoint (.bin, .pt, .pth, .ckpt; FILE#KEY.PATH for a part of it), an .index.json file, a manifest .json or its .bin
     pub model: PathBuf,
     #[command(flatten)]
     #[allow(missing_docs)]

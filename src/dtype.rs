@@ -7,6 +7,9 @@ use std::sync::Arc;
 
 pub mod decode;
 pub mod ggml;
+mod opaque;
+
+pub use opaque::Opaque;
 
 /// A safetensors element type. The discriminants are the `dtype` numbers of the GPU ABI (1 to 22).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -180,6 +183,9 @@ pub enum ElementType {
     Known(Dtype),
     /// Values in blocks. Shapes count values.
     Block(&'static Block),
+    /// Elements of a known size that stfs does not interpret: such a tensor has `raw`, and perhaps a
+    /// `.npy`. Exports in the safetensors format leave it out.
+    Opaque(&'static Opaque),
     /// A name that stfs does not know, from a manifest: such a tensor has only `raw`.
     Other(Arc<str>),
 }
@@ -189,7 +195,7 @@ impl ElementType {
     pub fn known(&self) -> Option<Dtype> {
         match self {
             ElementType::Known(d) => Some(*d),
-            ElementType::Block(_) | ElementType::Other(_) => None,
+            ElementType::Block(_) | ElementType::Opaque(_) | ElementType::Other(_) => None,
         }
     }
 
@@ -208,6 +214,7 @@ impl ElementType {
         match self {
             ElementType::Known(d) => d.name(),
             ElementType::Block(b) => b.name,
+            ElementType::Opaque(o) => o.name,
             ElementType::Other(s) => s,
         }
     }
@@ -224,6 +231,7 @@ impl ElementType {
                 }
                 (numel(shape)? / u64::from(b.elements)).checked_mul(b.bytes.into())
             }
+            ElementType::Opaque(o) => o.bytes(numel(shape)?),
             ElementType::Other(_) => None,
         }
     }
@@ -238,7 +246,7 @@ impl ElementType {
                 d.bits() % 8 == 0 || numel(row).and_then(|n| d.bytes(n)).is_some()
             }
             ElementType::Block(_) => self.nbytes(row).is_some(),
-            ElementType::Other(_) => true,
+            ElementType::Opaque(_) | ElementType::Other(_) => true,
         }
     }
 
@@ -246,7 +254,7 @@ impl ElementType {
     pub fn unit_name(&self) -> &'static str {
         match self {
             ElementType::Block(_) => "blocks",
-            ElementType::Known(_) | ElementType::Other(_) => "bytes",
+            ElementType::Known(_) | ElementType::Opaque(_) | ElementType::Other(_) => "bytes",
         }
     }
 
@@ -255,7 +263,7 @@ impl ElementType {
         match self {
             ElementType::Known(d) => d.has_f32(),
             ElementType::Block(b) => b.decode.is_some(),
-            ElementType::Other(_) => false,
+            ElementType::Opaque(_) | ElementType::Other(_) => false,
         }
     }
 
@@ -267,7 +275,7 @@ impl ElementType {
                 d.is_plain_float() || d.is_f8() || small.contains(d)
             }
             ElementType::Block(_) => self.has_f32(),
-            ElementType::Other(_) => false,
+            ElementType::Opaque(_) | ElementType::Other(_) => false,
         }
     }
 
@@ -276,13 +284,17 @@ impl ElementType {
         match self {
             ElementType::Known(d) => d.exact_in_f32(),
             ElementType::Block(b) => b.exact,
-            ElementType::Other(_) => false,
+            ElementType::Opaque(_) | ElementType::Other(_) => false,
         }
     }
 
     /// NumPy's `descr` for the stored bytes, if NumPy itself has the type.
     pub fn npy_descr(&self) -> Option<&'static str> {
-        self.known()?.npy_descr()
+        match self {
+            ElementType::Known(d) => d.npy_descr(),
+            ElementType::Opaque(o) => o.npy_descr,
+            ElementType::Block(_) | ElementType::Other(_) => None,
+        }
     }
 
     /// The GPU ABI's number: 1 to 22 for safetensors' dtypes, from 256 on for block types, 0 for plain
@@ -291,7 +303,7 @@ impl ElementType {
         match self {
             ElementType::Known(d) => *d as u32,
             ElementType::Block(b) => b.abi,
-            ElementType::Other(_) => 0,
+            ElementType::Opaque(_) | ElementType::Other(_) => 0,
         }
     }
 }

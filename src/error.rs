@@ -8,50 +8,70 @@ use std::path::{Path, PathBuf};
 /// `Result` with [`Error`].
 pub type Result<T> = std::result::Result<T, Error>;
 
+/// What stands between a file and the part of it that is meant: `FILE#PART`.
+pub const PART: char = '#';
+
 /// Where a file, a directory or an object of a store is, as messages show it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub struct Location(PathBuf);
+pub struct Location {
+    path: PathBuf,
+    /// Which part of the file is meant.
+    part: Option<String>,
+}
 
 impl Location {
     /// Something inside this directory.
     #[must_use]
     pub fn join(&self, name: impl AsRef<Path>) -> Location {
-        Location(self.0.join(name))
+        self.path.join(name).into()
     }
 
-    /// The last component; empty if there is none.
+    /// A part of this file: `FILE#PART`.
+    #[must_use]
+    pub fn part(&self, part: &str) -> Location {
+        Location {
+            path: self.path.clone(),
+            part: Some(part.into()),
+        }
+    }
+
+    /// The last component, without a part; empty if there is none.
     pub fn name(&self) -> String {
-        let name = self.0.file_name();
+        let name = self.path.file_name();
         name.map_or_else(String::new, |n| n.to_string_lossy().into_owned())
     }
 
-    /// The path, if it is on this machine.
+    /// The path, if it is on this machine. Of a part, that of its file.
     pub fn path(&self) -> Option<&Path> {
-        Some(&self.0)
+        Some(&self.path)
     }
 }
 
 impl fmt::Display for Location {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.display().fmt(f)
+        self.path.display().fmt(f)?;
+        match &self.part {
+            Some(part) => write!(f, "{PART}{part}"),
+            None => Ok(()),
+        }
     }
 }
 
 impl From<PathBuf> for Location {
     fn from(path: PathBuf) -> Location {
-        Location(path)
+        Location { path, part: None }
     }
 }
 
 impl From<&PathBuf> for Location {
     fn from(path: &PathBuf) -> Location {
-        Location(path.clone())
+        path.clone().into()
     }
 }
 
 impl From<&Path> for Location {
     fn from(path: &Path) -> Location {
-        Location(path.to_path_buf())
+        path.to_path_buf().into()
     }
 }
 
@@ -214,6 +234,9 @@ mod tests {
             ("1.safetensors".into(), "llama".into())
         );
         assert_eq!(Location::from(Path::new("/")).name(), "");
+        let part = Location::from(Path::new("x.ckpt")).part("net/0.a:b");
+        assert_eq!(part.to_string(), "x.ckpt#net/0.a:b");
+        assert_eq!(part.name(), "x.ckpt");
         let error = Error::invalid(&file, "is empty");
         assert_eq!(error.to_string(), "/models/llama/1.safetensors: is empty");
         assert_eq!(error.without_location(), "is empty");

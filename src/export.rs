@@ -148,12 +148,14 @@ struct Item {
 }
 
 impl Item {
-    /// A tensor's own bytes. If stfs does not know the dtype, they are exported as plain bytes.
+    /// A tensor's own bytes. If stfs does not know the dtype, they are exported as plain bytes; one that
+    /// stfs knows and safetensors does not have is left out, and [`Model::remark`] says so.
     fn raw(model: &Model, id: TensorId) -> Option<Item> {
         let tensor = model.tensor(id).ok()?;
-        let (dtype, shape) = match tensor.dtype.known() {
-            Some(d) => (d, tensor.shape.into()),
-            None => (Dtype::U8, [tensor.nbytes].into()),
+        let (dtype, shape) = match tensor.dtype {
+            ElementType::Known(d) => (*d, tensor.shape.into()),
+            ElementType::Opaque(_) => return None,
+            ElementType::Block(_) | ElementType::Other(_) => (Dtype::U8, [tensor.nbytes].into()),
         };
         Some(Item {
             id,

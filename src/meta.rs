@@ -35,9 +35,9 @@ fn origin_json(model: &Model, tensor: &Tensor<'_>) -> Value {
     let origin = model.origin(&tensor.raw);
     let mut object = Map::new();
     object.insert("kind".into(), json!(origin.kind));
-    if let Some(extent) = &origin.extent {
-        object.insert("file".into(), json!(extent.file.name()));
-        object.insert("offset".into(), json!(extent.offset));
+    if let Some((file, offset)) = origin.place {
+        object.insert("file".into(), json!(file.name()));
+        object.insert("offset".into(), json!(offset));
     }
     if let Some(Value::Object(layer)) = origin.layer.map(|l| layer_json(model, l)) {
         object.extend(layer);
@@ -50,13 +50,8 @@ fn origin_json(model: &Model, tensor: &Tensor<'_>) -> Value {
         let names = origin.parts.iter().map(|part| part.name);
         object.insert("parts".into(), names.collect());
     }
-    object.extend(
-        origin
-            .more
-            .into_iter()
-            .flatten()
-            .map(|(k, v)| (k.clone(), v.clone())),
-    );
+    let more = origin.more.iter();
+    object.extend(more.map(|(key, value)| ((*key).into(), value.clone())));
     Value::Object(object)
 }
 
@@ -111,8 +106,8 @@ pub fn index_json(model: &Model) -> Vec<u8> {
     out
 }
 
-/// One tensor's object in `index.json`. `file` and `offset` are there if the tensor is a contiguous
-/// range of one file.
+/// One tensor's object in `index.json`. `file` and `offset` are there if the tensor is stored: where its
+/// first element lies.
 pub fn index_entry(model: &Model, id: TensorId, tensor: &Tensor<'_>) -> Value {
     let mut entry = json!({
         "dtype": tensor.dtype.name(),
@@ -122,7 +117,7 @@ pub fn index_entry(model: &Model, id: TensorId, tensor: &Tensor<'_>) -> Value {
         "path": format!("tensors/{}", model.file_name(id)),
     });
     let stored = tensor.raw.stored();
-    if let Some((file, offset)) = stored.and_then(|index| model.catalog.place(index)) {
+    if let Some((file, offset)) = stored.and_then(|index| model.catalog.first_byte(index)) {
         entry["file"] = json!(file.name());
         entry["offset"] = json!(offset);
     }

@@ -9,9 +9,10 @@ use std::sync::OnceLock;
 use std::sync::atomic::AtomicBool;
 
 use crate::catalog::{Catalog, natural};
+use crate::dtype::ElementType;
 use crate::error::{Error, Result};
 use crate::quant::{self, Layer, Outcome, Recognized, Target};
-use crate::reason::{Missing, Reason};
+use crate::reason::{Missing, Reason, reason};
 
 mod array;
 mod candidates;
@@ -211,10 +212,16 @@ impl Model {
         (tensor, layer.err())
     }
 
-    /// A remark on a tensor that exists, for `ls --why`: why it has no values, or no stored words.
+    /// A remark on a tensor that exists, for `ls --why`: why it has no values or no stored words, or is
+    /// not in exports.
     pub fn remark(&self, id: TensorId) -> Option<Reason> {
         if !self.is_stored(id) {
             return self.synthetic(id).ok()?.remark.clone();
+        }
+        if let dtype @ ElementType::Opaque(_) = self.catalog.tensors.get(id).dtype {
+            return Some(reason!(
+                "safetensors does not have {dtype}, so exports in that format leave the tensor out"
+            ));
         }
         let method = self.recognized(self.layer_of_anchor(id)?).method;
         let why = self.stored(id).1?;

@@ -8,8 +8,6 @@ mod common;
 mod directories;
 #[path = "attacks/gguf.rs"]
 mod gguf;
-#[path = "common/gguf.rs"]
-mod gguf_file;
 #[path = "attacks/headers.rs"]
 mod headers;
 #[path = "attacks/incomplete.rs"]
@@ -18,5 +16,11 @@ mod incomplete;
 mod lookalikes;
 #[path = "attacks/manifests.rs"]
 mod manifests;
+#[path = "common/mod.rs"]
+mod program;
+#[path = "attacks/pytorch.rs"]
+mod pytorch;
 #[path = "attacks/random.rs"]
 mod random;
+
+use program::gguf as gguf_file;

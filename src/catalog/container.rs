@@ -11,15 +11,16 @@ use std::sync::Arc;
 use super::configuration::Configuration;
 use super::findings::Findings;
 use super::row::Row;
-use super::store::{EntryKind, Source, Store};
+use super::store::{EntryKind, Object, Source, Store};
 use super::{Catalog, Tensors};
-use crate::error::{Error, Result};
+use crate::error::{Error, PART, Result};
 
 mod cursor;
 pub(crate) mod gguf;
 mod impostor;
 mod manifest;
 mod numbered;
+mod preferred;
 mod pytorch;
 mod refusal;
 mod safetensors;
@@ -62,13 +63,31 @@ pub(super) trait Container: Sync {
         Ok(Verdict::No)
     }
 
+    /// As [`Container::claim_file`], for `FILE#PART`. Only formats whose files have parts need it.
+    ///
+    /// # Errors
+    /// The file belongs to this container but has no parts, or cannot be used.
+    fn claim_part(&self, store: &Arc<dyn Store>, name: &str, part: &str) -> Result<Verdict> {
+        match self.claim_file(store, name)? {
+            Verdict::Yes(_) => {
+                let (at, kind) = (store.location().join(name), self.name());
+                let problem = format!(
+                    "is a {kind} model, which has no parts: leave out '{PART}{part}' (only PyTorch checkpoints have parts)"
+                );
+                Err(Error::invalid(at, problem))
+            }
+            other => Ok(other),
+        }
+    }
+
     /// Whether a directory holds a model of this container.
     ///
     /// # Errors
     /// It holds several such models, and nothing decides which one is meant.
     fn claim_listing(&self, listing: &Listing) -> Result<Verdict>;
 
-    /// Whether a file of that name holds weights in this format, or lists files that do.
+    /// Whether a file's name alone shows that it is in this format, or lists files that are. Such a
+    /// container is asked before the others.
     fn is_named_so(&self, name: &str) -> bool {
         let _ = name;
         false
@@ -78,6 +97,16 @@ pub(super) trait Container: Sync {
     fn begins_so(&self, head: &[u8]) -> bool {
         let _ = head;
         false
+    }
+
+    /// What a file is that is not in this format but is taken for it: an older version, or something
+    /// with the same beginning. `head` is its first bytes (at most 1 KiB).
+    ///
+    /// # Errors
+    /// What it is, and what to do. The file cannot be read.
+    fn check_kin(&self, file: &dyn Object, head: &[u8]) -> Result<()> {
+        let _ = (file, head);
+        Ok(())
     }
 }
 
@@ -94,6 +123,9 @@ pub(super) enum Verdict {
 
 /// A model that a container has claimed.
 pub(super) trait Claim {
+    /// The file that stands for the model: the only one, the first of several, the index, the manifest.
+    fn file(&self) -> &str;
+
     /// Reads headers, index and manifest, and reports what is wrong to `findings`.
     ///
     /// # Errors
@@ -170,33 +202,23 @@ impl Parts {
 /// No container claims it; the message lists what was looked for.
 pub(super) fn claim(source: &Source) -> Result<Box<dyn Claim>> {
     let store = &source.store;
-    match &source.file {
-        Some(name) => first(
-            |container| container.claim_file(store, name),
-            |almost| refusal::of_file(store, name, almost),
-        ),
-        None => {
-            let listing = Listing::new(store)?;
-            first(
-                |container| container.claim_listing(&listing),
-                |almost| almost.unwrap_or_else(|| refusal::of_listing(&listing)),
-            )
-        }
-    }
-}
-
-/// The first claim. If there is none, `refuse` makes the error, given the first "almost".
-fn first(
-    ask: impl Fn(&dyn Container) -> Result<Verdict>,
-    refuse: impl FnOnce(Option<Error>) -> Error,
-) -> Result<Box<dyn Claim>> {
+    let Some(name) = &source.file else {
+        let listing = Listing::new(store)?;
+        return preferred::claim(&listing);
+    };
+    let ask = |container: &dyn Container| match &source.part {
+        Some(part) => container.claim_part(store, name, part),
+        None => container.claim_file(store, name),
+    };
+    let mut containers = CONTAINERS.to_vec();
+    containers.sort_by_key(|container| !container.is_named_so(name));
     let mut almost = None;
-    for container in CONTAINERS {
-        match ask(*container)? {
+    for container in containers {
+        match ask(container)? {
             Verdict::Yes(claim) => return Ok(claim),
             Verdict::No => {}
             Verdict::Almost(error) => almost = almost.or(Some(error)),
         }
     }
-    Err(refuse(almost))
+    Err(refusal::of_file(store, name, almost))
 }

@@ -29,8 +29,9 @@ pub struct Row {
 pub struct RowOrigin {
     /// The `kind` in JSON and extended attributes, such as `strided`.
     pub kind: &'static str,
-    /// Further keys of the `origin` object.
-    pub fields: serde_json::Map<String, serde_json::Value>,
+    /// Further keys of the `origin` object, after `file` and `offset`. Not a JSON map: a model may have
+    /// 100,000 tensors with a key or two each.
+    pub fields: Box<[(&'static str, serde_json::Value)]>,
 }
 
 /// Where the bytes of a stored tensor are.
@@ -50,6 +51,9 @@ pub enum RowBytes {
         view: SharedView,
         /// Indexes of the container's files that they come from, in ascending order.
         files: Box<[u32]>,
+        /// Where the first element lies in the first of these files, counted from the file's start:
+        /// what `meta.json` shows. `None` if it is not in the file as such.
+        offset: Option<u64>,
     },
 }
 
@@ -104,6 +108,7 @@ mod tests {
         let gathered = RowBytes::View {
             view: Arc::new(Bytes(b"31".as_slice().into())),
             files: [0].into(),
+            offset: Some(3),
         };
         let extent = RowBytes::Extent { file: 0, offset: 1 };
         parts.rows = vec![row("b", gathered), row("a", extent)];
@@ -112,6 +117,8 @@ mod tests {
         assert_eq!((bytes(0), bytes(1)), (b"12".to_vec(), b"31".to_vec()));
         assert_eq!(catalog.extent(0).unwrap().offset, 1);
         assert!(catalog.extent(1).is_none());
+        let first_byte = |index| catalog.first_byte(index).unwrap().1;
+        assert_eq!((first_byte(0), first_byte(1)), (1, 3));
         assert!((0..2).all(|index| catalog.files_of(index).eq([0])));
     }
 }

@@ -15,8 +15,8 @@ use crate::view::SharedView;
 pub struct Tensors {
     names: NameTable,
     rows: Vec<Fixed>,
-    /// The bytes of tensors that are not an extent of a file, and the files they come from.
-    views: Vec<(SharedView, Box<[u32]>)>,
+    /// The bytes of tensors that are not an extent of a file.
+    views: Vec<RowView>,
     shapes: Distinct<Box<[u64]>>,
     dtypes: Distinct<ElementType>,
     /// Only a manifest's tensors have them; empty for other containers.
@@ -36,6 +36,13 @@ struct Fixed {
     dtype: u32,
 }
 
+/// The fields of [`RowBytes::View`].
+struct RowView {
+    view: SharedView,
+    files: Box<[u32]>,
+    offset: Option<u64>,
+}
+
 /// Used as the file index of a tensor that is a view.
 const VIEW: u32 = u32::MAX;
 
@@ -48,6 +55,7 @@ pub(super) enum Stored<'a> {
     View {
         view: &'a SharedView,
         files: &'a [u32],
+        offset: Option<u64>,
     },
 }
 
@@ -108,8 +116,16 @@ impl Tensors {
         }
         let (file, offset) = match tensor.bytes {
             RowBytes::Extent { file, offset } => (file, offset),
-            RowBytes::View { view, files } => {
-                self.views.push((view, files));
+            RowBytes::View {
+                view,
+                files,
+                offset,
+            } => {
+                self.views.push(RowView {
+                    view,
+                    files,
+                    offset,
+                });
                 (VIEW, self.views.len() as u64 - 1)
             }
         };
@@ -173,8 +189,12 @@ impl Tensors {
         let Fixed { file, offset, .. } = self.rows[index as usize];
         match file {
             VIEW => {
-                let (view, files) = &self.views[offset as usize];
-                Stored::View { view, files }
+                let stored = &self.views[offset as usize];
+                Stored::View {
+                    view: &stored.view,
+                    files: &stored.files,
+                    offset: stored.offset,
+                }
             }
             _ => Stored::Extent { file, offset },
         }

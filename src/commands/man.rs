@@ -8,7 +8,33 @@ use clap::Command;
 use clap_mangen::Man;
 
 /// The sections that clap does not generate.
-const END: &str = r#".SH "EXIT STATUS"
+const END: &str = r#".SH MODEL
+A directory that contains a model, or one of its files.
+If a directory contains several, safetensors come first, then GGUF, a
+.I .bin
+with its manifest, and PyTorch checkpoints;
+.B stfs ls \-\-why
+names what is left out.
+For every command but
+.B mount
+it may also be the mountpoint of a mounted model.
+.TP
+.I FILE#KEY.PATH
+A part of a PyTorch checkpoint:
+.B run.ckpt#ema.net
+means the tensors below the key
+.B net
+of the key
+.BR ema ,
+and
+.B run.ckpt#
+everything in the file, with the full key path as names.
+A file whose own name contains the
+.B #
+comes first.
+.PP
+A checkpoint's pickle is read as data. Nothing that it names is imported or called.
+.SH "EXIT STATUS"
 .TP
 .B 0
 Done.

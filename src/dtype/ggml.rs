@@ -101,7 +101,7 @@ pub fn number(dtype: &ElementType) -> Option<u32> {
     match dtype {
         ElementType::Known(dtype) => PLAIN.iter().find(|(_, d)| d == dtype).map(|(n, _)| *n),
         ElementType::Block(block) => block.abi.checked_sub(ABI),
-        ElementType::Other(_) => None,
+        ElementType::Opaque(_) | ElementType::Other(_) => None,
     }
 }
 
@@ -134,7 +134,7 @@ mod tests {
             let (found, size) = match &dtype {
                 ElementType::Known(d) => (d.name(), (1, d.bits() / 8)),
                 ElementType::Block(b) => (b.name, (b.elements, b.bytes)),
-                ElementType::Other(other) => panic!("{other} for {name}"),
+                other => panic!("{other} for {name}"),
             };
             assert_eq!((found, size), (name, (values, bytes)));
         }

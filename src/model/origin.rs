@@ -1,18 +1,20 @@
 //! Where a tensor comes from: `meta.json`, `ls` and messages all show this.
 
-use serde_json::{Map, Value};
+use std::sync::Arc;
+
+use serde_json::Value;
 
 use super::{Expr, Join, Model};
-use crate::catalog::Extent;
+use crate::catalog::Object;
 
 /// What an expression is made of, one level deep.
 pub struct Origin<'m> {
     /// `stored`, `fused`, `stacked`, `dequantized`, `tied`, or the container's own kind.
     pub kind: &'static str,
-    /// The run of a file that it is, if it is one.
-    pub extent: Option<Extent>,
-    /// What its container adds.
-    pub more: Option<&'m Map<String, Value>>,
+    /// The file that holds its first element, and the first byte there, if it is stored.
+    pub place: Option<(&'m Arc<dyn Object>, u64)>,
+    /// Keys that its container adds.
+    pub more: &'m [(&'static str, Value)],
     /// The axis that its parts are joined along, counted from the front.
     pub axis: Option<usize>,
     /// The tensors that it joins, or the one that it is another name of.
@@ -36,17 +38,17 @@ impl Model {
     pub fn origin(&self, expr: &Expr) -> Origin<'_> {
         let mut origin = Origin {
             kind: self.kind(expr),
-            extent: None,
-            more: None,
+            place: None,
+            more: &[],
             axis: None,
             parts: Vec::new(),
             layer: None,
         };
         match expr {
             Expr::Stored(index) => {
-                origin.extent = self.catalog.extent(*index);
-                let more = self.catalog.tensors.origin(*index);
-                origin.more = more.map(|own| &own.fields);
+                origin.place = self.catalog.first_byte(*index);
+                let own = self.catalog.tensors.origin(*index);
+                origin.more = own.map_or(&[], |own| &own.fields);
             }
             Expr::Layer(layer) => origin.layer = Some(*layer),
             Expr::Raw(_) | Expr::Values(_) => origin.parts = vec![self.part(expr, None)],

@@ -151,7 +151,7 @@ fn a_tensor_that_is_any_view_fuses_and_says_what_it_is() {
     let strided = |name: &str, bytes: &[u8]| Row {
         origin: Some(Box::new(RowOrigin {
             kind: "strided",
-            fields: json!({"strides": [1, 2]}).as_object().unwrap().clone(),
+            fields: [("storage", json!("0")), ("strides", json!([1, 2]))].into(),
         })),
         ..row(
             name,
@@ -160,6 +160,7 @@ fn a_tensor_that_is_any_view_fuses_and_says_what_it_is() {
             RowBytes::View {
                 view: Arc::new(Bytes(bytes.into())),
                 files: [0].into(),
+                offset: Some(2),
             },
         )
     };
@@ -170,7 +171,13 @@ fn a_tensor_that_is_any_view_fuses_and_says_what_it_is() {
     ]);
     assert_eq!(
         meta(&m, "l.gate_proj.weight")["origin"],
-        json!({"kind": "strided", "strides": [1, 2]})
+        json!({"kind": "strided", "file": "x.test", "offset": 2, "storage": "0", "strides": [1, 2]})
+    );
+    let index: serde_json::Value = serde_json::from_slice(&crate::meta::index_json(&m)).unwrap();
+    let entry = &index["l.gate_proj.weight"];
+    assert_eq!(
+        (&entry["origin"], &entry["file"], &entry["offset"]),
+        (&json!("strided"), &json!("x.test"), &json!(2))
     );
     let (id, tensor) = m.find("l.gate_up_proj.weight").unwrap();
     assert_eq!(m.kind(&tensor.raw), "fused");

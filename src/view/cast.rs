@@ -32,7 +32,7 @@ impl Cast {
                 block,
                 decode: block.decode?,
             }))),
-            ElementType::Known(_) | ElementType::Other(_) => None,
+            ElementType::Known(_) | ElementType::Opaque(_) | ElementType::Other(_) => None,
         }
     }
 }

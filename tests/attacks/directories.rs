@@ -24,15 +24,14 @@ fn directories_without_a_model_say_what_was_looked_for() {
         "*.safetensors.index.json",
         "*.gguf",
         "<stem>.bin",
+        "pytorch_model.bin",
+        "*.ckpt",
     ];
     refused_files(&[], &looked);
     refused_files(&[("config.json", b"{}"), ("README.md", b"")], &looked);
     refused_files(&[("weights.bin", b"x")], &["weights.bin has no manifest"]);
     for name in ["pytorch_model.bin", "model.pt", "consolidated.00.pth"] {
-        refused_files(
-            &[(name, b"x")],
-            &[name, "pickle", "convert it to safetensors"],
-        );
+        refused_files(&[(name, b"x")], &[name, "is not a PyTorch checkpoint"]);
     }
     let half = "model.safetensors.incomplete";
     refused_files(&[(half, b"x")], &[half, "incomplete download"]);

@@ -203,11 +203,11 @@ fn files_of_another_kind_under_a_shards_name() {
     }
     refused_shard(
         b"PK\x03\x04archive/data.pkl",
-        &["pickle", "convert it to safetensors"],
+        &["is a pytorch file, although a safetensors file is expected"],
     );
     refused_shard(
         b"\x80\x02}q\x00X\x01\x00\x00\x00",
-        &["pickle", "never unpickles"],
+        &["is a pickle, but not of torch.save"],
     );
     refused_shard(b"GGUF\x03\0\0\0\x23\x01\0\0\0\0\0\0", &["is a gguf file"]);
 }

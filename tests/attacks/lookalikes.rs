@@ -92,9 +92,15 @@ fn what_really_is_a_pickle_is_called_one() {
     let zip = b"PK\x03\x04\x00\x00\x08\x08\x00\x00\x00\x00";
     let legacy = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19.";
     let frame = b"\x80\x04\x95\x10\x00\x00\x00\x00\x00\x00\x00}";
-    for bytes in [&zip[..], legacy, frame] {
+    let checkpoint = "is a pytorch file, although a safetensors file is expected";
+    let pickle = "is a pickle, but not of torch.save";
+    for (bytes, what) in [
+        (&zip[..], checkpoint),
+        (legacy, checkpoint),
+        (frame, pickle),
+    ] {
         let problems = said(&[("model.safetensors", bytes)]);
-        assert!(problems[0].contains("never unpickles"), "{problems:?}");
+        assert!(problems[0].contains(what), "{problems:?}");
         assert_eq!(problems.len(), 1);
     }
 }

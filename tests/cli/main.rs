@@ -6,6 +6,7 @@ mod common;
 mod bad_gguf;
 mod bad_headers;
 mod bad_models;
+mod checkpoints;
 mod info;
 mod life;
 mod neighbors;

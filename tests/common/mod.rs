@@ -8,6 +8,7 @@ pub mod gguf;
 pub mod model;
 pub mod mount;
 pub mod naive;
+pub mod pytorch;
 pub mod sys;
 
 pub use model::{ModelDir, T, noise, tensor};

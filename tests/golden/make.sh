@@ -49,7 +49,7 @@ if [ ! -e ggml.so ]; then
     gcc -O2 -ffp-contract=off -fPIC -shared -I$ggml/include -I$ggml/src $ggml/src/ggml-quants.c ggml_rest.c -lm -o ggml.so
 fi
 
-for maker in bitsandbytes_ compressed_tensors_ gptqmodel_ modelopt_ transformers_; do
+for maker in bitsandbytes_ compressed_tensors_ gptqmodel_ modelopt_ transformers_ pytorch_; do
     torch/bin/python "$here/make.py" "$maker"
 done
 PYTHONPATH=awq torch/bin/python "$here/make.py" autoawq_

@@ -4,6 +4,7 @@
 mod common;
 
 mod attributes;
+mod checkpoints;
 mod damage;
 mod facts;
 mod gguf;

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::sync::Arc;
 
-use super::{Container, Listing, Verdict};
+use super::{Container, Listing, Verdict, refusal};
 use crate::catalog::{Object, Store};
 use crate::error::{Error, Result};
 
@@ -81,7 +81,7 @@ impl Container for Gguf {
             [] => Ok(Verdict::No),
             [one] => Ok(claim(&listing.store, one)),
             several => {
-                let models = splits::list(several.iter().copied());
+                let models = refusal::list(several.iter().copied());
                 let problem = format!("holds several GGUF models: {models}; give one by its path");
                 Err(Error::invalid(listing.store.location(), problem))
             }
@@ -95,6 +95,26 @@ impl Container for Gguf {
     fn begins_so(&self, head: &[u8]) -> bool {
         head.starts_with(&MAGIC)
     }
+
+    fn check_kin(&self, file: &dyn Object, head: &[u8]) -> Result<()> {
+        let Some(magic) = older_ggml(head) else {
+            return Ok(());
+        };
+        let problem = format!(
+            "is an older GGML file ({magic}), not GGUF; get the model as GGUF, or convert it with llama.cpp's convert_llama_ggml_to_gguf.py"
+        );
+        Err(Error::invalid(file.location(), problem))
+    }
+}
+
+/// The magic number of the formats before GGUF, as text. It was written as a number, so that its
+/// letters are in reverse order on disk.
+fn older_ggml(head: &[u8]) -> Option<&'static str> {
+    let magic = head.first_chunk::<4>()?.map(|b| b.to_ascii_lowercase());
+    let reversed = [magic[3], magic[2], magic[1], magic[0]];
+    let known = ["ggml", "ggmf", "ggjt", "ggla"].into_iter();
+    let mut found = known.filter(|m| m.as_bytes() == magic || m.as_bytes() == reversed);
+    found.next()
 }
 
 /// A claim on a file and the other splits of its set.

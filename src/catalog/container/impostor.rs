@@ -14,7 +14,7 @@ const HEAD: u64 = 1024;
 /// should belong to.
 ///
 /// # Errors
-/// The file is one of the known impostors, or belongs to another container.
+/// The file is one of the known impostors, is a container's kin, or belongs to another container.
 pub(super) fn check(file: &dyn Object, expected: Option<&dyn Container>) -> Result<()> {
     let mut head = vec![0u8; file.len().min(HEAD) as usize];
     file.read_at(0, &mut head)?;
@@ -22,10 +22,15 @@ pub(super) fn check(file: &dyn Object, expected: Option<&dyn Container>) -> Resu
     if head.is_empty() {
         return Err(Error::invalid(at, "is empty (0 bytes); download it again"));
     }
-    if expected.is_some_and(|container| container.begins_so(&head)) {
-        return Ok(());
+    if let Some(expected) = expected
+        && expected.begins_so(&head)
+    {
+        return expected.check_kin(file, &head);
     }
     check_head(at, &head, file.len())?;
+    for container in CONTAINERS {
+        container.check_kin(file, &head)?;
+    }
     if let Some(expected) = expected
         && let Some(other) = CONTAINERS.iter().find(|c| c.begins_so(&head))
     {
@@ -33,28 +38,7 @@ pub(super) fn check(file: &dyn Object, expected: Option<&dyn Container>) -> Resu
         let problem = format!("is a {is} file, although a {should} file is expected here");
         return Err(Error::invalid(at, problem));
     }
-    if is_pickle(&head) {
-        return Err(pickle(at));
-    }
-    if let Some(magic) = older_ggml(&head) {
-        return Err(Error::invalid(
-            at,
-            format!(
-                "is an older GGML file ({magic}), not GGUF; get the model as GGUF, or convert it with llama.cpp's convert_llama_ggml_to_gguf.py"
-            ),
-        ));
-    }
     Ok(())
-}
-
-/// The magic number of the formats before GGUF, as text. It was written as a number, so that its
-/// letters are in reverse order on disk.
-fn older_ggml(head: &[u8]) -> Option<&'static str> {
-    let magic = head.first_chunk::<4>()?.map(|b| b.to_ascii_lowercase());
-    let reversed = [magic[3], magic[2], magic[1], magic[0]];
-    let known = ["ggml", "ggmf", "ggjt", "ggla"].into_iter();
-    let mut found = known.filter(|m| m.as_bytes() == magic || m.as_bytes() == reversed);
-    found.next()
 }
 
 /// The error for `bytes`, read from `at`, which should be JSON but could not be parsed.
@@ -89,31 +73,4 @@ fn check_head(at: &Location, head: &[u8], len: u64) -> Result<()> {
         return Ok(());
     };
     Err(Error::invalid(at, problem))
-}
-
-/// How files of `torch.save` and `pickle.dump` begin: a ZIP archive, or the protocol and the first
-/// opcode. Only these opcodes occur: PyTorch's magic number, a frame, a container, a class. A ZIP
-/// archive of NumPy arrays (`.npz`) is not a pickle.
-fn is_pickle(head: &[u8]) -> bool {
-    match head {
-        [0x80, 2..=5, opcode, ..] => b"\x8a\x95}](c".contains(opcode),
-        _ => head.starts_with(b"PK\x03\x04") && !first_in_zip(head).ends_with(b".npy"),
-    }
-}
-
-/// The name of the first file in a ZIP archive; empty if it is not in `head`.
-fn first_in_zip(head: &[u8]) -> &[u8] {
-    const LENGTH: usize = 26;
-    const NAME: usize = 30;
-    let len = head.get(LENGTH..).and_then(<[u8]>::first_chunk);
-    let len = len.map_or(0, |len| usize::from(u16::from_le_bytes(*len)));
-    head.get(NAME..NAME + len).unwrap_or_default()
-}
-
-/// The refusal of a PyTorch pickle.
-pub(super) fn pickle(at: impl Into<Location>) -> Error {
-    Error::invalid(
-        at,
-        "is a PyTorch pickle, which can run code when it is loaded; stfs never unpickles: convert it to safetensors first",
-    )
 }

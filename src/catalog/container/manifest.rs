@@ -84,7 +84,7 @@ fn claim_json(store: &Arc<dyn Store>, json: &str, bin: &str) -> Result<Verdict> 
     let Some(manifest) = Manifest::parse(store, json, bin) else {
         return Ok(Verdict::Almost(Error::invalid(
             at,
-            "is neither a safetensors index (*.safetensors.index.json) nor a manifest (a JSON object with 'tensors')",
+            "is neither an index of shards (*.index.json) nor a manifest (a JSON object with 'tensors')",
         )));
     };
     if manifest.contents.is_ok() && !store.exists(bin) {
@@ -105,7 +105,9 @@ fn claim_bin(store: &Arc<dyn Store>, json: &str, bin: &str) -> Result<Verdict> {
     let json = store.location().join(json);
     Ok(Verdict::Almost(Error::invalid(
         store.location().join(bin),
-        format!("has no manifest: {json} is missing or has no 'tensors' object"),
+        format!(
+            "is not a PyTorch checkpoint, and has no manifest: {json} is missing or has no 'tensors' object"
+        ),
     )))
 }
 
@@ -139,6 +141,10 @@ impl Manifest {
 }
 
 impl Claim for Manifest {
+    fn file(&self) -> &str {
+        &self.json
+    }
+
     fn read(self: Box<Self>, findings: &mut Findings) -> Result<Parts> {
         let mut parts = Parts::new(
             &self.store,

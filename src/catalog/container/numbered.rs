@@ -9,10 +9,19 @@ const MAX_DIGITS: usize = 5;
 /// The most names that are listed: a thousand hostile names can imply a hundred million others.
 const MOST: usize = 100_000;
 
+/// What the files of a set have in common: stem, digits of a number, count.
+pub(super) type Set<'a> = (&'a str, usize, &'a str);
+
+/// The set that the file `name`, which ends in `end`, belongs to.
+pub(super) fn set_of<'a>(name: &'a str, end: &str) -> Option<Set<'a>> {
+    let (stem, number, total) = parse(name, end)?;
+    Some((stem, number.len(), total))
+}
+
 /// The files that belong to the same sets as `names` but are not among them, at most [`MOST`]. All end
 /// in `end`.
 pub(super) fn missing(names: &[String], end: &str) -> Vec<String> {
-    let mut sets: BTreeMap<(&str, usize, &str), BTreeSet<usize>> = BTreeMap::new();
+    let mut sets: BTreeMap<Set<'_>, BTreeSet<usize>> = BTreeMap::new();
     for name in names {
         if let Some((stem, number, total)) = parse(name, end)
             && let Ok(n) = number.parse()

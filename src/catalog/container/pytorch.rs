@@ -9,14 +9,19 @@ use std::sync::Arc;
 use super::shards::{self, Broken, Shard, ShardFormat};
 use super::{Container, Listing, Verdict};
 use crate::catalog::{Findings, Object, Store};
-use crate::error::Result;
+use crate::error::{Error, Result};
+use file::detect::Head;
 
+mod describe;
 mod dtype;
 mod file;
+mod listing;
 mod pickle;
 mod selection;
 mod shard;
 mod tensor;
+#[cfg(test)]
+mod testing;
 
 /// The format's name in `model.json`.
 const NAME: &str = "pytorch";
@@ -30,31 +35,65 @@ impl Container for PyTorch {
     }
 
     fn looks_for(&self) -> &'static [&'static str] {
-        &[]
+        &[
+            "pytorch_model.bin.index.json",
+            "pytorch_model.bin",
+            "a PyTorch checkpoint (*.bin, *.pt, *.pth, *.ckpt, *.th, *.pth.tar)",
+        ]
+    }
+
+    fn takes(&self) -> &'static [&'static str] {
+        &[".pt", ".pth", ".ckpt"]
     }
 
     fn claim_file(&self, store: &Arc<dyn Store>, name: &str) -> Result<Verdict> {
-        // A file that cannot be opened is reported when no container claims it.
-        let Ok(file) = store.open(OsStr::new(name)) else {
-            return Ok(Verdict::No);
-        };
-        let mut head = [0; 4];
-        if file.len() < 4 {
-            return Ok(Verdict::No);
+        claim(store, name, None)
+    }
+
+    fn claim_part(&self, store: &Arc<dyn Store>, name: &str, part: &str) -> Result<Verdict> {
+        if listing::is_index(name) {
+            let problem =
+                "is an index, which has no parts; give a shard that it names, as FILE#KEY.PATH";
+            return Err(Error::invalid(store.location().join(name), problem));
         }
-        file.read_at(0, &mut head)?;
-        Ok(match head {
-            [b'P', b'K', 3, 4] | [0x80, ..] => {
-                shards::lone(store, Checkpoints { part: None }, name)
-            }
-            _ => Verdict::No,
-        })
+        claim(store, name, Some(part))
     }
 
     fn claim_listing(&self, listing: &Listing) -> Result<Verdict> {
-        let _ = listing;
-        Ok(Verdict::No)
+        listing::claim(listing)
     }
+
+    fn is_named_so(&self, name: &str) -> bool {
+        listing::is_index(name)
+    }
+
+    fn begins_so(&self, head: &[u8]) -> bool {
+        Head::of(head).is_some_and(Head::may_be_checkpoint)
+    }
+
+    fn check_kin(&self, file: &dyn Object, _: &[u8]) -> Result<()> {
+        file::check_kin(file)
+    }
+}
+
+/// A claim on a file, or a part of it.
+fn claim(store: &Arc<dyn Store>, name: &str, part: Option<&str>) -> Result<Verdict> {
+    let part = part.map(str::to_string);
+    if listing::is_index(name) {
+        return Ok(shards::index(store, Checkpoints { part }, name));
+    }
+    // A file that cannot be opened is reported when no container claims it.
+    let Ok(file) = store.open(OsStr::new(name)) else {
+        return Ok(Verdict::No);
+    };
+    // What it is instead of a checkpoint is an error when it is read.
+    if Head::of_file(&*file)?.is_some() {
+        return Ok(shards::lone(store, Checkpoints { part }, name));
+    }
+    Ok(match listing::check_name(name, &*file) {
+        Ok(()) => Verdict::No,
+        Err(error) => Verdict::Almost(error),
+    })
 }
 
 /// How each file of a model is read.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::super::natural;
 use super::super::store::{EntryKind, INCOMPLETE, Store, incomplete};
-use super::{CONTAINERS, Listing, impostor};
+use super::{CONTAINERS, Listing, Verdict, impostor};
 use crate::error::{Error, Result};
 
 /// The error for the file `name`, which no container claimed. `almost` is the error of a container
@@ -15,9 +15,6 @@ pub(super) fn of_file(store: &Arc<dyn Store>, name: &str, almost: Option<Error>)
     let opened = store.open(OsStr::new(name));
     if let Err(error) = opened.and_then(|file| impostor::check(&*file, None)) {
         return error;
-    }
-    if name.ends_with(".bin") && is_pickle_stem(name) {
-        return impostor::pickle(at);
     }
     let takes = CONTAINERS.iter().flat_map(|c| c.takes()).copied();
     let takes: Vec<&str> = takes.collect();
@@ -40,14 +37,17 @@ pub(super) fn missing(store: &dyn Store, name: &str) -> &'static str {
     }
 }
 
-/// PyTorch's customary names for pickles.
-fn is_pickle_stem(name: &str) -> bool {
-    name.starts_with("pytorch_model")
-        || name.starts_with("adapter_model")
-        || name == "training_args.bin"
-        || name.starts_with("diffusion_pytorch_model")
-        || name.starts_with("optimizer")
-        || name.starts_with("consolidated")
+/// The most names that a message lists.
+const MOST_LISTED: usize = 20;
+
+/// Some of `names`, and how many more there are.
+pub(super) fn list<'n>(names: impl ExactSizeIterator<Item = &'n str>) -> String {
+    let more = match names.len().saturating_sub(MOST_LISTED) {
+        0 => String::new(),
+        n => format!(" and {n} more"),
+    };
+    let listed: Vec<&str> = names.take(MOST_LISTED).collect();
+    listed.join(", ") + &more
 }
 
 /// The error for a directory that no container claimed.
@@ -64,13 +64,6 @@ pub(super) fn of_listing(listing: &Listing) -> Error {
                 "holds no weights yet: its download is unfinished ({half} is there); let it finish ('hf download' resumes it), then mount again"
             ),
         );
-    }
-    let is_pickle = |n: &&String| {
-        (n.ends_with(".bin") && is_pickle_stem(n))
-            || [".pt", ".pth", ".ckpt"].iter().any(|e| n.ends_with(e))
-    };
-    if let Some(name) = listing.names.iter().find(is_pickle) {
-        return impostor::pickle(dir.join(name));
     }
     let looks_for = CONTAINERS.iter().flat_map(|c| c.looks_for()).copied();
     let looks_for: Vec<&str> = looks_for.collect();
@@ -91,12 +84,17 @@ fn hint(listing: &Listing) -> Option<String> {
         ));
     }
     let bin = listing.ending(".bin").next()?;
-    Some(format!("{bin} has no manifest beside it"))
+    Some(format!(
+        "{bin} has no manifest beside it and is not a PyTorch checkpoint"
+    ))
 }
 
 /// Subdirectories that are models themselves (a diffusers folder's `unet`, `vae`, …).
 fn models_below(listing: &Listing) -> Result<Vec<String>> {
-    let is_weights = |name: &String| CONTAINERS.iter().any(|c| c.is_named_so(name));
+    let is_model = |below: &Listing| {
+        let mut verdicts = CONTAINERS.iter().map(|c| c.claim_listing(below));
+        verdicts.any(|verdict| matches!(verdict, Ok(Verdict::Yes(_)) | Err(_)))
+    };
     let mut models = Vec::new();
     for entry in listing.store.list()? {
         if entry.kind != EntryKind::Directory {
@@ -105,7 +103,7 @@ fn models_below(listing: &Listing) -> Result<Vec<String>> {
         let name = entry.name.to_string_lossy().into_owned();
         let below = listing.store.directory(&name);
         let below = below.and_then(|store| Listing::new(&store).ok());
-        if below.is_some_and(|below| below.names.iter().any(is_weights)) {
+        if below.is_some_and(|below| is_model(&below)) {
             models.push(name);
         }
     }

@@ -17,6 +17,7 @@ mod object;
 mod reader;
 mod weight_map;
 
+use all_shards::Extent;
 pub(super) use object::each_entry;
 
 /// A format of single files.
@@ -97,20 +98,24 @@ impl Broken {
     }
 }
 
-/// A claim on files without an index, whose names end in `end`.
+/// A claim on files without an index, whose names end in `end`: all that are there.
 pub(super) fn all(
     store: &Arc<dyn Store>,
     format: impl ShardFormat + 'static,
     names: Vec<String>,
     end: &str,
 ) -> Verdict {
-    Verdict::Yes(Box::new(all_shards::Shards {
-        store: store.clone(),
-        format: Box::new(format),
-        names,
-        end: end.into(),
-        lone: false,
-    }))
+    files(store, format, names, end, Extent::Present)
+}
+
+/// As [`all`], of a numbered set, none of which may be missing.
+pub(super) fn set(
+    store: &Arc<dyn Store>,
+    format: impl ShardFormat + 'static,
+    names: Vec<String>,
+    end: &str,
+) -> Verdict {
+    files(store, format, names, end, Extent::Whole)
 }
 
 /// A claim on one file, asked for by its own path.
@@ -119,12 +124,22 @@ pub(super) fn lone(
     format: impl ShardFormat + 'static,
     name: &str,
 ) -> Verdict {
+    files(store, format, vec![name.into()], "", Extent::Lone)
+}
+
+fn files(
+    store: &Arc<dyn Store>,
+    format: impl ShardFormat + 'static,
+    names: Vec<String>,
+    end: &str,
+    extent: Extent,
+) -> Verdict {
     Verdict::Yes(Box::new(all_shards::Shards {
         store: store.clone(),
         format: Box::new(format),
-        names: vec![name.into()],
-        end: String::new(),
-        lone: true,
+        names,
+        end: end.into(),
+        extent,
     }))
 }
 

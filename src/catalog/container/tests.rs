@@ -111,14 +111,14 @@ fn problems_in_another_store_name_its_location() {
         .unwrap()
         .to_string();
     assert!(
-        error.ends_with("looked for model.safetensors, *.safetensors.index.json, *.safetensors, *.gguf, and <stem>.bin with <stem>.json"),
+        error.ends_with("looked for model.safetensors, *.safetensors.index.json, *.safetensors, *.gguf, <stem>.bin with <stem>.json, pytorch_model.bin.index.json, pytorch_model.bin, and a PyTorch checkpoint (*.bin, *.pt, *.pth, *.ckpt, *.th, *.pth.tar)"),
         "{error}"
     );
     let other = MemoryStore::new(&[("notes.txt", b"hello")]);
     let error = open(&other, Some("notes.txt")).err().unwrap().to_string();
     assert!(
         error.ends_with(
-            "give a directory, or a .safetensors, .index.json, .gguf, manifest .json or .bin file"
+            "give a directory, or a .safetensors, .index.json, .gguf, manifest .json, .bin, .pt, .pth or .ckpt file"
         ),
         "{error}"
     );
@@ -160,21 +160,6 @@ fn a_bin_that_is_a_safetensors_file_is_called_so() {
         error.starts_with("memory/w.bin: is a safetensors file"),
         "{error}"
     );
-}
-
-/// Both are ZIP archives; only one can run code.
-#[test]
-fn an_archive_of_arrays_is_not_called_a_pickle() {
-    for (first, is_pickle) in [("archive/data.pkl", true), ("weight.npy", false)] {
-        let mut zip = b"PK\x03\x04".to_vec();
-        zip.resize(26, 0);
-        zip.extend((first.len() as u32).to_le_bytes());
-        zip.extend(first.as_bytes());
-        let store = MemoryStore::new(&[("weights.npz", &zip)]);
-        let error = open(&store, Some("weights.npz")).err().unwrap().to_string();
-        assert_eq!(error.contains("pickle"), is_pickle, "{error}");
-        assert_eq!(error.contains("is not a model"), !is_pickle, "{error}");
-    }
 }
 
 /// Tensors are not blamed for a bad default.

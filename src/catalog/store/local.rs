@@ -1,11 +1,12 @@
 //! The local file system: a directory of files, one of them, or a hub cache's folder of a model.
 
 use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::{Entry, EntryKind, INCOMPLETE, Object, Source, Stat, Store, incomplete};
-use crate::error::{Error, Location, Result};
+use crate::error::{Error, Location, PART, Result};
 
 mod hub;
 mod mapped_file;
@@ -21,9 +22,45 @@ struct LocalStore {
     location: Location,
 }
 
-/// Resolves `model` to a source.
+/// Resolves `model`, a path or `FILE#PART`, to a source.
 pub(super) fn find(model: &Path) -> Option<Result<Source>> {
-    Some(absolute(model).and_then(resolve))
+    Some(match take_apart(model) {
+        Some((file, part)) => find_part(file, part),
+        None => absolute(model).and_then(resolve),
+    })
+}
+
+/// Takes `FILE#PART` apart; `None` if `model` is a path as such. Both may contain further `#`: the
+/// longest name that exists is the file's.
+fn take_apart(model: &Path) -> Option<(&Path, &OsStr)> {
+    let exists = |path: &Path| path.symlink_metadata().is_ok();
+    if exists(model) {
+        return None;
+    }
+    let bytes = model.as_os_str().as_bytes();
+    let marks = (0..bytes.len()).rev().filter(|&i| bytes[i] == PART as u8);
+    let mut parts = marks.map(|i| {
+        let (file, part) = (&bytes[..i], &bytes[i + 1..]);
+        (Path::new(OsStr::from_bytes(file)), OsStr::from_bytes(part))
+    });
+    parts.find(|(file, _)| exists(file))
+}
+
+fn find_part(file: &Path, part: &OsStr) -> Result<Source> {
+    let source = resolve(absolute(file)?)?;
+    if source.file.is_none() {
+        let problem = "is a directory, which has no parts; give a file in it, as FILE#KEY.PATH";
+        return Err(Error::invalid(source.model, problem));
+    }
+    let Some(part) = part.to_str() else {
+        let problem = "the part after '#' is not valid UTF-8";
+        return Err(Error::invalid(source.model, problem));
+    };
+    Ok(Source {
+        model: source.model.part(part),
+        part: Some(part.into()),
+        ..source
+    })
 }
 
 fn resolve(model: PathBuf) -> Result<Source> {
@@ -130,8 +167,6 @@ impl Store for LocalStore {
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::ffi::OsStrExt;
-
     use super::*;
 
     /// Names in a store are text. With the bytes replaced, the name would be that of another file.
@@ -146,5 +181,35 @@ mod tests {
         std::os::unix::fs::symlink(&path, &link).unwrap();
         let source = find(&link).unwrap().unwrap();
         assert_eq!(source.file.as_deref(), Some("x.safetensors"));
+    }
+
+    #[test]
+    fn the_longest_name_that_exists_is_the_file() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = |name: &str| dir.path().join(name);
+        for name in ["a.pt", "a.pt#b", "x#y.pt"] {
+            std::fs::write(path(name), b"").unwrap();
+        }
+        let long = format!("a.pt#{}", "k.".repeat(3000));
+        for (model, file, part) in [
+            ("a.pt", "a.pt", None),
+            ("a.pt#b", "a.pt#b", None),
+            ("a.pt#", "a.pt", Some("")),
+            ("a.pt#c", "a.pt", Some("c")),
+            ("a.pt#b#c", "a.pt#b", Some("c")),
+            ("a.pt#b/c", "a.pt", Some("b/c")),
+            ("x#y.pt", "x#y.pt", None),
+            ("x#y.pt#model/0.a:b", "x#y.pt", Some("model/0.a:b")),
+            (&long, "a.pt", Some(&long[5..])),
+        ] {
+            let source = find(&path(model)).unwrap().unwrap();
+            assert_eq!(source.file.as_deref(), Some(file), "{model}");
+            assert_eq!(source.part.as_deref(), part, "{model}");
+            let end = source.model.to_string();
+            assert!(end.ends_with(&format!("/{model}")), "{end}");
+        }
+        let error = |model| find(&path(model)).unwrap().err().unwrap().to_string();
+        assert!(error("b.pt#c").contains("b.pt#c: No such file"));
+        assert!(error("#c").contains("is a directory, which has no parts"));
     }
 }

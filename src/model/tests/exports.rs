@@ -1,6 +1,7 @@
 //! Which exports a model of block types has.
 
 use super::*;
+use crate::dtype::Opaque;
 use crate::export::Absent;
 
 #[test]
@@ -55,4 +56,35 @@ fn block_types_are_the_models_quantization_and_not_in_safetensors() {
     let file = read_all(&*file).unwrap();
     let got = safetensors::SafeTensors::deserialize(&file).unwrap();
     assert_eq!(got.tensor("d").unwrap().dtype(), safetensors::Dtype::U8);
+}
+
+/// PyTorch's types that safetensors lacks: plain bytes would lose what they are.
+#[test]
+fn a_type_that_safetensors_lacks_is_left_out_of_its_files() {
+    let opaque = |name| ElementType::Opaque(Opaque::from_name(name).unwrap());
+    let m = Arc::new(model(vec![
+        of("a", opaque("C128"), &[1]),
+        of("b", opaque("BITS16"), &[2, 2]),
+        of("c", Dtype::F32, &[2]),
+    ]));
+    for export in [Export::Merged, Export::Floats, Export::Fused] {
+        let file = read_all(&*export.view(&m).unwrap()).unwrap();
+        let got = safetensors::SafeTensors::deserialize(&file).unwrap();
+        assert_eq!(got.names(), ["c"], "{}", export.name());
+    }
+    let manifest = read_all(&*Export::Manifest.view(&m).unwrap()).unwrap();
+    let manifest: Value = serde_json::from_slice(&manifest).unwrap();
+    let b = &manifest["tensors"]["b"];
+    assert_eq!((&b["dtype"], &b["size"]), (&json!("BITS16"), &json!(8)));
+    let bin = read_all(&*Export::Bin.view(&m).unwrap()).unwrap();
+    assert_eq!(&bin[..16], &FILE[..16]);
+
+    let reasons = m.reasons();
+    let remark = "safetensors does not have C128, so exports in that format leave the tensor out";
+    assert_eq!((reasons[0].0, &*reasons[0].1), ("a", remark));
+    assert_eq!(reasons.len(), 2);
+    let meta = meta(&m, "a");
+    assert_eq!(meta["dtype"], "C128");
+    assert_eq!(meta["views"]["npy"]["descr"], "<c16");
+    assert!(meta["views"].get("f32").is_none());
 }

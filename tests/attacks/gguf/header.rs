@@ -50,7 +50,10 @@ fn what_is_not_gguf() {
         &good(&["a"]),
         &["is a safetensors file, although a gguf file"],
     );
-    refused_bytes(b"PK\x03\x04archive/data.pkl", &["pickle"]);
+    refused_bytes(
+        b"PK\x03\x04archive/data.pkl",
+        &["is a pytorch file, although a gguf file"],
+    );
 }
 
 #[test]

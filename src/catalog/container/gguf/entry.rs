@@ -117,7 +117,9 @@ fn check(dimensions: &[u64], kind: u32) -> Result<(ElementType, u128), String> {
     let (values, bytes) = match &dtype {
         ElementType::Block(block) => (u64::from(block.elements), block.bytes),
         ElementType::Known(dtype) => (1, dtype.bits() / 8),
-        ElementType::Other(_) => return Err(format!("its ggml type {kind} has no size")),
+        ElementType::Opaque(_) | ElementType::Other(_) => {
+            return Err(format!("its ggml type {kind} has no size"));
+        }
     };
     let row = dimensions.first().copied().unwrap_or(1);
     if !row.is_multiple_of(values) {

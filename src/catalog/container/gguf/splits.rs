@@ -10,8 +10,6 @@ use crate::error::{Error, Result};
 
 /// How many digits the numbers have.
 const DIGITS: usize = 5;
-/// The most files that a message lists.
-const MOST_LISTED: usize = 20;
 
 /// The name of a split.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -56,16 +54,6 @@ impl<'a> SplitName<'a> {
 fn parse_number(digits: &str) -> Option<u32> {
     let plain = digits.len() == DIGITS && digits.bytes().all(|b| b.is_ascii_digit());
     digits.parse().ok().filter(|_| plain)
-}
-
-/// Some of `names`, and how many more there are.
-pub(super) fn list<'n>(names: impl ExactSizeIterator<Item = &'n str>) -> String {
-    let more = match names.len().saturating_sub(MOST_LISTED) {
-        0 => String::new(),
-        n => format!(" and {n} more"),
-    };
-    let listed: Vec<&str> = names.take(MOST_LISTED).collect();
-    listed.join(", ") + &more
 }
 
 /// The files of a model.
@@ -127,7 +115,11 @@ pub(super) fn report_missing(
         1 => String::new(),
         n => {
             let others: Vec<&str> = files.missing.iter().skip(1).map(String::as_str).collect();
-            format!(", and {} more: {}", n - 1, list(others.into_iter()))
+            format!(
+                ", and {} more: {}",
+                n - 1,
+                refusal::list(others.into_iter())
+            )
         }
     };
     let what = format!("is missing (the model is split into {total} files{others})");

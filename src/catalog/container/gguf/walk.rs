@@ -25,6 +25,10 @@ pub(super) struct Claimed {
 }
 
 impl Claim for Claimed {
+    fn file(&self) -> &str {
+        &self.name
+    }
+
     fn read(self: Box<Self>, findings: &mut Findings) -> Result<Parts> {
         // The configuration is in the keys.
         let configs = Configuration {

@@ -5,10 +5,24 @@ use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::pickle::Pickle;
+use self::detect::{Head, Other};
+use self::problems::Problems;
+use super::PyTorch;
+use super::pickle::{Pickle, Place, Storage};
+use crate::catalog::container::impostor;
 use crate::catalog::container::shards::Broken;
-use crate::catalog::{Findings, HeaderProblem, Object};
+use crate::catalog::{Findings, HeaderProblem, Object, OpenOptions};
 use crate::error::Error;
+
+pub(in crate::catalog::container) mod detect;
+mod legacy;
+mod pieces;
+mod problems;
+mod run;
+mod zip;
+
+#[cfg(test)]
+mod tests;
 
 /// An open checkpoint.
 pub(super) struct Checkpoint {
@@ -16,7 +30,7 @@ pub(super) struct Checkpoint {
     pub pickle: Pickle,
     /// Where the bytes are.
     pub storages: Storages,
-    /// Problems for `verify` that do not keep the model from being served.
+    /// Problems for `verify`, some of which keep the model from being served.
     pub flaws: Vec<HeaderProblem>,
 }
 
@@ -27,19 +41,83 @@ pub(super) struct Storages {
     /// here and has the length that every reference to it needs, unless its problem is reported (while
     /// verifying), or it is lost.
     pub of: HashMap<Box<[u8]>, Range<u64>>,
-    /// Keys of storages that are not completely in a file that is cut short, if that is allowed.
+    /// Keys of storages that are not completely in a file that is cut short.
     pub lost: Vec<Box<[u8]>>,
     /// Whether elements are stored with their most significant byte first.
     pub big_endian: bool,
 }
 
 impl Checkpoint {
-    /// Opens a checkpoint and runs its pickle.
+    /// Opens a checkpoint and runs its pickle. While verifying, a checkpoint with problems is returned
+    /// with them, if its pickle can be run.
     ///
     /// # Errors
     /// It is something else, is damaged, or is hostile.
     pub fn open(file: &Arc<dyn Object>, findings: &Findings) -> Result<Checkpoint, Broken> {
-        let _ = findings;
-        Err(Error::invalid(file.location(), "cannot be read yet").into())
+        Checkpoint::read(&**file, findings)
+    }
+
+    fn read(file: &dyn Object, findings: &Findings) -> Result<Checkpoint, Broken> {
+        let mut problems = Problems::new(findings);
+        let read = match Head::of_file(file)? {
+            Some(Head::Zip) => zip::read(file, &mut problems)?,
+            Some(Head::Legacy) => legacy::read(file, findings.allow_missing(), &mut problems)?,
+            Some(Head::Pickle) => {
+                let place = Place {
+                    start: 0,
+                    of: "the file",
+                };
+                problems.add_first(run::hostile(file, 0, place)?);
+                problems.add(|| Other::Pickle.problem().into());
+                None
+            }
+            Some(Head::Tar) => return Err(Other::Tar.refusal(file.location()).into()),
+            None => {
+                impostor::check(file, Some(&PyTorch))?;
+                return Err(detect::unknown(file.location()).into());
+            }
+        };
+        match read {
+            Some((pickle, storages)) if !problems.enough() => Ok(Checkpoint {
+                pickle,
+                storages,
+                flaws: problems.into_flaws(),
+            }),
+            _ => Err(problems.into_broken(file)),
+        }
+    }
+}
+
+/// Checks that a file is not one of those that begin like a checkpoint and are none.
+///
+/// # Errors
+/// What it is, and what to do, or that it is hostile. It cannot be read.
+pub(super) fn check_kin(file: &dyn Object) -> Result<(), Error> {
+    if detect::other(file)?.is_none() {
+        return Ok(());
+    }
+    let findings = Findings::first(OpenOptions::default());
+    match Checkpoint::read(file, &findings) {
+        Ok(_) => Ok(()),
+        Err(broken) => Err(broken.error),
+    }
+}
+
+/// How many bytes a reference to a storage needs; `None` if they are beyond all numbers.
+fn bytes_of(storage: &Storage<'_>) -> Option<u64> {
+    storage.elements.checked_mul(element(storage))
+}
+
+/// Bytes of an element.
+fn element(storage: &Storage<'_>) -> u64 {
+    storage.dtype.map_or(1, |dtype| u64::from(dtype.bytes))
+}
+
+/// The same for a message.
+fn needs(storage: &Storage<'_>) -> String {
+    let bytes = u128::from(storage.elements) * u128::from(element(storage));
+    match element(storage) {
+        1 => format!("{bytes} bytes"),
+        each => format!("{bytes} bytes ({} elements of {each})", storage.elements),
     }
 }

@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use super::ShardFormat;
 use super::reader::{Reader, announce};
-use crate::catalog::container::{Claim, Parts, numbered};
+use crate::catalog::container::{Claim, Parts, numbered, refusal};
 use crate::catalog::{Catalog, Configuration, Findings, Problem, Store};
-use crate::error::Result;
+use crate::error::{Error, Result};
 
 /// Files, all of which are read.
 pub(super) struct Shards {
@@ -17,19 +17,41 @@ pub(super) struct Shards {
     pub names: Vec<String>,
     /// What the names end in.
     pub end: String,
+    /// Which files of the model they are.
+    pub extent: Extent,
+}
+
+/// Which files of a model are read.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Extent {
     /// One shard, asked for by its own path.
-    pub lone: bool,
+    Lone,
+    /// All that are there. It is only remarked if their names imply more.
+    Present,
+    /// A whole numbered set.
+    Whole,
 }
 
 impl Claim for Shards {
+    fn file(&self) -> &str {
+        self.names.first().map_or("", String::as_str)
+    }
+
     fn read(self: Box<Self>, findings: &mut Findings) -> Result<Parts> {
+        let missing = match self.extent {
+            Extent::Lone => Vec::new(),
+            Extent::Present | Extent::Whole => numbered::missing(&self.names, &self.end),
+        };
+        if self.extent == Extent::Whole {
+            check_whole(&missing, &*self.store, findings)?;
+        }
         announce(&self.store, &self.names);
         let mut parts = Parts::new(
             &self.store,
             self.format.name(),
             Configuration::beside(&*self.store),
         );
-        parts.catalog.lone_file = self.lone;
+        parts.catalog.lone_file = self.extent == Extent::Lone;
         let mut reader = Reader {
             parts,
             format: &*self.format,
@@ -51,9 +73,7 @@ impl Claim for Shards {
             reader.parts.rows.extend(shard.tensors);
         }
         let mut parts = reader.parts;
-        if !self.lone {
-            find_missing(&self.names, &self.end, &mut parts.catalog, findings);
-        }
+        note_missing(&missing, &mut parts.catalog, findings);
         Ok(parts)
     }
 }
@@ -82,10 +102,27 @@ impl<'a> Twice<'a> {
     }
 }
 
-/// Finds the shards that are missing according to the names of the others.
-fn find_missing(names: &[String], end: &str, catalog: &mut Catalog, findings: &mut Findings) {
-    let missing = numbered::missing(names, end);
-    for name in &missing {
+/// Refuses a set of which files are missing, unless that is allowed.
+///
+/// # Errors
+/// The first that is missing, while a model is opened.
+fn check_whole(missing: &[String], store: &dyn Store, findings: &Findings) -> Result<()> {
+    match missing.first() {
+        Some(first) if !findings.allow_missing() && !findings.verifying() => {
+            let what_to_do = refusal::missing(store, first);
+            let more = and_more(missing);
+            let problem = format!(
+                "is missing: the names of the other files imply it{more}, and no index lists what it holds; {what_to_do}"
+            );
+            Err(Error::invalid(store.location().join(first), problem))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Notes the shards that are missing according to the names of the others.
+fn note_missing(missing: &[String], catalog: &mut Catalog, findings: &mut Findings) {
+    for name in missing {
         let problem = "is missing: the names of the other shards imply it, and no index lists what it holds; download it again";
         findings.flaw(Problem::of_file(name, problem));
     }
@@ -93,11 +130,16 @@ fn find_missing(names: &[String], end: &str, catalog: &mut Catalog, findings: &m
         return;
     };
     catalog.shards_missing = true;
-    let more = match missing.len() {
-        1 => String::new(),
-        n => format!(" and {} more", n - 1),
-    };
+    let more = and_more(missing);
     catalog.notes.push(format!(
         "{first}{more} missing: the names of the shards imply more than there are, and no index lists what the others hold; the rest is served"
     ));
+}
+
+/// How many files there are after the first: ` and 2 more`.
+fn and_more(files: &[String]) -> String {
+    match files.len() {
+        0 | 1 => String::new(),
+        n => format!(" and {} more", n - 1),
+    }
 }

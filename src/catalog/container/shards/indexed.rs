@@ -20,6 +20,10 @@ pub(super) struct Index {
 }
 
 impl Claim for Index {
+    fn file(&self) -> &str {
+        &self.name
+    }
+
     fn read(self: Box<Self>, findings: &mut Findings) -> Result<Parts> {
         let mut parts = Parts::new(
             &self.store,

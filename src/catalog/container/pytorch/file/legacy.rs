@@ -1,0 +1,237 @@
+//! The format of torch < 1.6: five pickles one after another, then the storages, each with its count of
+//! elements in front. Their bytes are little-endian, whatever the third pickle says: torch ignores that.
+
+use std::collections::{HashMap, HashSet};
+use std::ops::Range;
+
+use super::problems::{Problems, shown};
+use super::{Storages, pieces, run};
+use crate::catalog::Object;
+use crate::catalog::container::cursor::Cursor;
+use crate::catalog::container::pytorch::pickle::{Pickle, Place, Value};
+use crate::error::Result;
+
+/// The only version of the format.
+const VERSION: i64 = 1001;
+
+/// The count of elements in front of a storage, in bytes.
+const COUNT: u64 = 8;
+
+/// The pickles in front of the object: the magic number, the version, and facts about the machine.
+const HEADERS: usize = 3;
+
+/// How messages count bytes.
+const PLACE: Place<'static> = Place {
+    start: 0,
+    of: "the file",
+};
+
+/// Reads a checkpoint. `None` if not all of its pickles can be run; then there are problems. If
+/// `allow_cut`, a file that is shorter than its storages need is not a problem.
+///
+/// # Errors
+/// It cannot be read.
+pub(super) fn read(
+    file: &dyn Object,
+    allow_cut: bool,
+    problems: &mut Problems,
+) -> Result<Option<(Pickle, Storages)>> {
+    let mut cursor = Cursor::new(file, 0, file.len());
+    let mut hostile = Vec::new();
+    let mut pickles = Vec::new();
+    for number in 0..HEADERS + 2 {
+        let mut outcome = run::run(&mut cursor, PLACE)?;
+        // They come before everything else, so the other pickles are run first.
+        hostile.append(&mut outcome.hostile);
+        for problem in outcome.damage {
+            problems.add(|| problem);
+        }
+        let Some(pickle) = outcome.pickle else {
+            break;
+        };
+        if number == 1 {
+            check_version(&pickle, problems);
+        }
+        if number >= HEADERS {
+            pickles.push(pickle);
+        }
+    }
+    problems.add_first(hostile);
+    let start = cursor.position();
+    let Ok([object, keys]) = <[Pickle; 2]>::try_from(pickles) else {
+        return Ok(None);
+    };
+    let mut storages = Storages::default();
+    if !problems.enough()
+        && let Some(layout) = Layout::of(&object, &keys, start, problems)
+    {
+        layout.check(file, allow_cut, &mut storages, problems)?;
+    }
+    Ok(Some((object, storages)))
+}
+
+fn check_version(pickle: &Pickle, problems: &mut Problems) {
+    let version = match pickle.root().map(|root| pickle.get(root)) {
+        Some(Value::Int(VERSION)) => return,
+        Some(Value::Int(other)) => other.to_string(),
+        _ => "not a number".into(),
+    };
+    problems.add(|| {
+        format!(
+            "the version of its format is {version}, but {VERSION} is the only one; the file is damaged, download it again"
+        )
+    });
+}
+
+/// Where the storages should be.
+struct Layout<'p> {
+    /// In the order of the file.
+    storages: Vec<Expected<'p>>,
+    /// Where the last one ends.
+    end: u64,
+}
+
+struct Expected<'p> {
+    key: &'p [u8],
+    /// How many elements it should have.
+    elements: u64,
+    /// Where they should be. Their count is in front.
+    bytes: Range<u64>,
+}
+
+impl<'p> Layout<'p> {
+    /// The storages of `keys`, from byte `start` on. `None` if it cannot be known; then there are
+    /// problems.
+    fn of(
+        object: &'p Pickle,
+        keys: &'p Pickle,
+        start: u64,
+        problems: &mut Problems,
+    ) -> Option<Layout<'p>> {
+        let mut referred: HashMap<&[u8], (u64, u64)> = HashMap::new();
+        let mut bad = HashSet::new();
+        for storage in object.storages() {
+            let bytes = super::bytes_of(&storage).unwrap_or(u64::MAX);
+            // The first reference decides what an element is.
+            let first = referred
+                .entry(storage.key)
+                .or_insert((storage.elements, bytes));
+            if first.1 != bytes && bad.insert(storage.key) {
+                problems.add(|| {
+                    format!(
+                        "storage {}: one reference in the pickle needs {} bytes, another {}; the file is damaged, download it again",
+                        shown(storage.key),
+                        first.1,
+                        super::needs(&storage)
+                    )
+                });
+            }
+        }
+        let items = match keys.root().map(|root| keys.get(root)) {
+            Some(Value::List(items)) => items,
+            _ => {
+                problems.add(|| {
+                    "its fifth pickle should be the list of storages, but is something else; the file is damaged, download it again".into()
+                });
+                return None;
+            }
+        };
+        let mut layout = Layout {
+            storages: Vec::with_capacity(items.len().min(referred.len())),
+            end: start,
+        };
+        let total = referred.len();
+        for item in items {
+            let key = match keys.get(*item) {
+                Value::Text(text) => text.as_bytes(),
+                Value::Bytes(bytes) => bytes,
+                _ => b"",
+            };
+            // A key that comes twice was already removed.
+            let Some((elements, bytes)) = referred.remove(key) else {
+                problems.add(|| {
+                    format!(
+                        "storage {} is in the list of {} storages, but not once in the {total} that the pickle refers to; the file is damaged, download it again",
+                        shown(key),
+                        items.len()
+                    )
+                });
+                return None;
+            };
+            let data = layout.end.saturating_add(COUNT);
+            layout.end = data.saturating_add(bytes);
+            layout.storages.push(Expected {
+                key,
+                elements,
+                bytes: data..layout.end,
+            });
+        }
+        let mut unlisted: Vec<&[u8]> = referred.into_keys().collect();
+        unlisted.sort_unstable();
+        for key in unlisted {
+            problems.add(|| {
+                format!(
+                    "storage {} is missing: the pickle refers to it, but the list of {} storages does not have it; the file is damaged, download it again",
+                    shown(key),
+                    items.len()
+                )
+            });
+        }
+        layout.storages.retain(|storage| !bad.contains(storage.key));
+        Some(layout)
+    }
+
+    /// Compares the counts in the file, and adds the storages that are whole to `storages`.
+    fn check(
+        &self,
+        file: &dyn Object,
+        allow_cut: bool,
+        storages: &mut Storages,
+        problems: &mut Problems,
+    ) -> Result<()> {
+        let has = file.len();
+        let readable = self.storages.partition_point(|s| s.bytes.start <= has);
+        let (readable, beyond) = self.storages.split_at(readable);
+        let counts = readable
+            .iter()
+            .map(|s| s.bytes.start - COUNT..s.bytes.start);
+        let mut wrong = HashSet::new();
+        pieces::each(file, counts, |number, bytes| {
+            let Some(storage) = readable.get(number) else {
+                return Ok(false);
+            };
+            let count = u64::from_le_bytes(bytes.first_chunk().copied().unwrap_or_default());
+            if count != storage.elements {
+                wrong.insert(storage.key);
+                problems.add(|| {
+                    format!(
+                        "storage {}: has {count} elements by the count at byte {}, but {} by its reference in the pickle; the file is damaged, download it again",
+                        shown(storage.key),
+                        storage.bytes.start - COUNT,
+                        storage.elements
+                    )
+                });
+            }
+            Ok(!problems.enough())
+        })?;
+        if self.end > has && !allow_cut {
+            problems.add(|| {
+                format!(
+                    "needs {} bytes for its {} storages, but has {has}; the file is cut short, download it again",
+                    self.end,
+                    self.storages.len()
+                )
+            });
+        }
+        for storage in readable.iter().chain(beyond) {
+            if storage.bytes.end > has {
+                storages.lost.push(storage.key.into());
+            } else if !wrong.contains(storage.key) {
+                storages
+                    .of
+                    .insert(storage.key.into(), storage.bytes.clone());
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,354 @@
+//! The ZIP archives of torch ≥ 1.6: `NAME/data.pkl`, and `NAME/data/KEY` for each storage. Nothing is
+//! ever decompressed, and the members' names never become paths.
+
+use std::collections::{HashMap, HashSet};
+use std::ops::Range;
+
+use self::directory::{Directory, Source};
+use super::detect::Other;
+use super::problems::{Problems, shown};
+use super::{Storages, run};
+use crate::catalog::Object;
+use crate::catalog::container::cursor::Cursor;
+use crate::catalog::container::pytorch::pickle::{MAX_PICKLE, Pickle, Place, Storage};
+use crate::catalog::container::shards::Broken;
+use crate::error::{Error, Result};
+
+mod checksums;
+mod directory;
+mod end;
+mod headers;
+mod names;
+
+type Archive<'a> = rawzip::ZipArchive<&'a Source<'a>>;
+
+/// The pickle's name after the archive's own.
+const PICKLE: &[u8] = b"data.pkl";
+
+/// How many pickles of an archive are run to see whether they are hostile. Only a hostile archive has
+/// more than one.
+const PICKLES: usize = 8;
+
+/// The longest of the small members that mean something, in bytes.
+const SMALL: u64 = 64;
+
+/// The versions of the format that torch reads.
+const VERSIONS: Range<u64> = 1..11;
+
+/// Why an archive, or a part of it, is not used.
+enum Refused {
+    Problem(String),
+    Failed(Error),
+}
+
+impl From<Error> for Refused {
+    fn from(error: Error) -> Refused {
+        Refused::Failed(error)
+    }
+}
+
+/// A number of at most eight bytes.
+fn le(bytes: &[u8], at: usize, length: usize) -> u64 {
+    let bytes = bytes.get(at..at + length).unwrap_or_default();
+    let high_first = bytes.iter().rev();
+    high_first.fold(0, |n, byte| n << 8 | u64::from(*byte))
+}
+
+/// What an archive is instead of a checkpoint, by the names of its members; `None` if it is one, or is
+/// damaged.
+///
+/// # Errors
+/// It cannot be read.
+pub(super) fn other(file: &dyn Object) -> Result<Option<Other>> {
+    match Directory::read(file) {
+        Ok(directory) => Ok(names::other(&directory)),
+        Err(Refused::Problem(_)) => Ok(None),
+        Err(Refused::Failed(error)) => Err(error),
+    }
+}
+
+/// Reads a checkpoint. `None` if its pickle cannot be run; then there are problems.
+///
+/// # Errors
+/// It is something else, or cannot be read.
+pub(super) fn read(
+    file: &dyn Object,
+    problems: &mut Problems,
+) -> std::result::Result<Option<(Pickle, Storages)>, Broken> {
+    let mut directory = match Directory::read(file) {
+        Ok(directory) => directory,
+        Err(Refused::Failed(error)) => return Err(error.into()),
+        Err(Refused::Problem(problem)) => {
+            problems.add_first(in_front(file)?);
+            problems.add(|| problem);
+            return Ok(None);
+        }
+    };
+    if let Some(other) = names::other(&directory) {
+        return Err(other.refusal(file.location()).into());
+    }
+    let Some(root) = names::pickles(&directory).next().map(|(_, root)| root) else {
+        return Ok(None);
+    };
+    let root = root.to_vec();
+    // Before everything else: no other problem is as important as what a pickle would execute.
+    let pickle = pickle(file, &directory, problems)?;
+    let mut storages = Storages::default();
+    if !problems.enough() {
+        check_names(&directory, &root, problems);
+        headers::check_all(file, &mut directory, problems)?;
+    }
+    if !problems.enough() {
+        check_version(file, &directory, &root, problems)?;
+        storages.big_endian = big_endian(file, &directory, &root, problems)?;
+    }
+    if let Some(pickle) = &pickle {
+        storages.of = locate(&directory, &root, pickle, problems);
+    }
+    if problems.all() {
+        checksums::check(file, &directory, &root, problems)?;
+    }
+    Ok(pickle.map(|pickle| (pickle, storages)))
+}
+
+/// What the pickle of an archive without a usable directory would have executed. torch writes it as
+/// the first member.
+fn in_front(file: &dyn Object) -> Result<Vec<String>> {
+    let mut header = [0; 30];
+    if file.len() < 30 {
+        return Ok(Vec::new());
+    }
+    file.read_at(0, &mut header)?;
+    let (method, name, extra) = (le(&header, 8, 2), le(&header, 26, 2), le(&header, 28, 2));
+    let data = 30 + name + extra;
+    if method != 0 || name < PICKLE.len() as u64 || data > file.len() {
+        return Ok(Vec::new());
+    }
+    let mut end_of_name = [0; PICKLE.len()];
+    file.read_at(30 + name - PICKLE.len() as u64, &mut end_of_name)?;
+    if end_of_name != PICKLE {
+        return Ok(Vec::new());
+    }
+    run::hostile(file, data, place(data))
+}
+
+fn place(start: u64) -> Place<'static> {
+    Place {
+        start,
+        of: "data.pkl",
+    }
+}
+
+/// Runs the pickle, and others of that name, if there are any. What they would have executed is the
+/// first of the problems.
+fn pickle(
+    file: &dyn Object,
+    directory: &Directory,
+    problems: &mut Problems,
+) -> Result<Option<Pickle>> {
+    let mut first = None;
+    let mut hostile = Vec::new();
+    for (i, (number, _)) in names::pickles(directory).take(PICKLES).enumerate() {
+        let Some(member) = directory.members.get(number) else {
+            continue;
+        };
+        let bytes = match headers::check_one(file, directory, member) {
+            Ok(bytes) => bytes,
+            Err(Refused::Failed(error)) => return Err(error),
+            // To be reported with those of the other members.
+            Err(Refused::Problem(_)) => continue,
+        };
+        if member.size > MAX_PICKLE {
+            problems.add(|| {
+                format!(
+                    "member '{}' has {} bytes, more than the {MAX_PICKLE} that stfs reads of a pickle",
+                    directory.shown(member),
+                    member.size
+                )
+            });
+            continue;
+        }
+        let mut cursor = Cursor::new(file, bytes.start, bytes.end);
+        let mut outcome = run::run(&mut cursor, place(bytes.start))?;
+        hostile.append(&mut outcome.hostile);
+        for problem in outcome.damage {
+            problems.add(|| problem);
+        }
+        if i == 0 {
+            first = outcome.pickle;
+        }
+    }
+    problems.add_first(hostile);
+    Ok(first)
+}
+
+/// That no name comes twice, and that there is one pickle.
+fn check_names(directory: &Directory, root: &[u8], problems: &mut Problems) {
+    for (a, b) in directory.twice() {
+        problems.add(|| {
+            format!(
+                "two members are called '{}' (at bytes {} and {}), and readers differ about which one counts; the file is damaged or hostile",
+                directory.shown(a),
+                a.header,
+                b.header
+            )
+        });
+    }
+    let others = names::pickles(directory).filter(|(_, other)| *other != root);
+    for (_, other) in others {
+        problems.add(|| {
+            format!(
+                "has two pickles, '{}data.pkl' and '{}data.pkl', but a checkpoint has one; the file is damaged or hostile",
+                shown(root),
+                shown(other)
+            )
+        });
+    }
+}
+
+/// The bytes of a small member; `None` if there is none, or it has a problem.
+fn small(
+    file: &dyn Object,
+    directory: &Directory,
+    name: &[u8],
+    problems: &mut Problems,
+) -> Result<Option<Vec<u8>>> {
+    let member = directory.find(name).and_then(|n| directory.members.get(n));
+    let Some(member) = member else {
+        return Ok(None);
+    };
+    let Some(range) = member.bytes() else {
+        return Ok(None);
+    };
+    if member.size > SMALL {
+        problems.add(|| {
+            format!(
+                "member '{}' has {} bytes, but should have {SMALL} at most; the file is damaged, download it again",
+                shown(name),
+                member.size
+            )
+        });
+        return Ok(None);
+    }
+    let mut bytes = vec![0; member.size as usize];
+    file.read_at(range.start, &mut bytes)?;
+    Ok(Some(bytes))
+}
+
+fn check_version(
+    file: &dyn Object,
+    directory: &Directory,
+    root: &[u8],
+    problems: &mut Problems,
+) -> Result<()> {
+    let name = [root, b"version"].concat();
+    if directory.find(&name).is_none() {
+        problems.add(|| {
+            format!(
+                "has no member '{}', without which torch loads no checkpoint; the file is damaged, download it again",
+                shown(&name)
+            )
+        });
+        return Ok(());
+    }
+    let Some(text) = small(file, directory, &name, problems)? else {
+        return Ok(());
+    };
+    let text = String::from_utf8_lossy(&text);
+    let text = text.trim();
+    if !text.parse().is_ok_and(|n| VERSIONS.contains(&n)) {
+        let known = format!("{} to {}", VERSIONS.start, VERSIONS.end - 1);
+        problems.add(|| {
+            format!(
+                "member '{}' is '{text}', but the versions of this format are {known}; the file is damaged, or too new",
+                shown(&name)
+            )
+        });
+    }
+    Ok(())
+}
+
+fn big_endian(
+    file: &dyn Object,
+    directory: &Directory,
+    root: &[u8],
+    problems: &mut Problems,
+) -> Result<bool> {
+    let name = [root, b"byteorder"].concat();
+    match small(file, directory, &name, problems)?.as_deref() {
+        // Before torch 2.1 it was not stored.
+        None | Some(b"little") => Ok(false),
+        Some(b"big") => Ok(true),
+        Some(other) => {
+            problems.add(|| {
+                format!(
+                    "member '{}' is '{}', but can only be 'little' or 'big'; the file is damaged, download it again",
+                    shown(&name),
+                    shown(other)
+                )
+            });
+            Ok(false)
+        }
+    }
+}
+
+/// Where the storages are that the pickle refers to: those that are as long as each reference says.
+fn locate(
+    directory: &Directory,
+    root: &[u8],
+    pickle: &Pickle,
+    problems: &mut Problems,
+) -> HashMap<Box<[u8]>, Range<u64>> {
+    let mut of = HashMap::new();
+    let mut bad: HashSet<&[u8]> = HashSet::new();
+    let mut name = [root, b"data/"].concat();
+    let base = name.len();
+    for storage in pickle.storages() {
+        if bad.contains(storage.key) {
+            continue;
+        }
+        name.truncate(base);
+        name.extend_from_slice(storage.key);
+        let member = directory.find(&name).and_then(|n| directory.members.get(n));
+        let size = member.map(|member| member.size);
+        if super::bytes_of(&storage).is_some_and(|needs| Some(needs) == size) {
+            if let Some(range) = member.and_then(|member| member.bytes()) {
+                of.entry(storage.key.into()).or_insert(range);
+            }
+            continue;
+        }
+        bad.insert(storage.key);
+        of.remove(storage.key);
+        problems.add(|| wrong_size(&name, &storage, size));
+    }
+    if problems.all() {
+        let referred: HashSet<&[u8]> = pickle.storages().map(|storage| storage.key).collect();
+        name.truncate(base);
+        for member in &directory.members {
+            let key = directory.name(member).strip_prefix(name.as_slice());
+            if key.is_some_and(|key| !key.is_empty() && !referred.contains(key)) {
+                problems.add(|| {
+                    format!(
+                        "member '{}' ({} bytes) is a storage that nothing in the pickle refers to",
+                        directory.shown(member),
+                        member.size
+                    )
+                });
+            }
+        }
+    }
+    of
+}
+
+fn wrong_size(name: &[u8], storage: &Storage<'_>, size: Option<u64>) -> String {
+    let (name, key) = (shown(name), shown(storage.key));
+    let needs = super::needs(storage);
+    match size {
+        None => format!(
+            "storage {key} is missing: there is no member '{name}', and its reference in the pickle needs {needs}; the file is damaged, download it again"
+        ),
+        Some(size) => format!(
+            "storage {key}: member '{name}' has {size} bytes, but its reference in the pickle needs {needs}; the file is damaged, download it again"
+        ),
+    }
+}
