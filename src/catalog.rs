@@ -163,7 +163,7 @@ impl Catalog {
     /// The bytes of the tensor of that index.
     pub fn bytes(&self, index: u32) -> SharedView {
         match self.tensors.bytes(index) {
-            Stored::View { view, .. } => view.clone(),
+            Stored::View { view, .. } => view.opened().unwrap_or_else(|| view.clone()),
             Stored::Extent { file, offset } => Arc::new(StoredBytes(Extent {
                 file: self.files[file as usize].clone(),
                 offset,

@@ -11,8 +11,12 @@ use crate::error::Result;
 /// # Errors
 /// The error of the lowest piece that failed. Pieces after it may not have been started.
 pub fn ordered<T: Send>(n: usize, work: impl Fn(usize) -> Result<T> + Sync) -> Result<Vec<T>> {
-    let threads = std::thread::available_parallelism().map_or(1, usize::from);
-    ordered_on(threads, n, work)
+    ordered_on(threads(), n, work)
+}
+
+/// How many threads can run at the same time.
+pub fn threads() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
 }
 
 /// As [`ordered`], on at most that many threads, of which one is the caller's.

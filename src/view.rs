@@ -77,6 +77,12 @@ pub trait View: Send + Sync {
     fn grain(&self) -> u64 {
         1
     }
+
+    /// The same bytes for one more reader, who has caches of its own, which go with it. `None` if the
+    /// view keeps nothing between reads.
+    fn opened(&self) -> Option<SharedView> {
+        None
+    }
 }
 
 /// A view with several owners.
@@ -97,6 +103,9 @@ impl<V: View + ?Sized> View for Arc<V> {
     }
     fn grain(&self) -> u64 {
         (**self).grain()
+    }
+    fn opened(&self) -> Option<SharedView> {
+        (**self).opened()
     }
 }
 

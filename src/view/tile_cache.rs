@@ -53,32 +53,63 @@ impl Lru {
     /// The slot of a piece, which is created if it does not exist, and the slots evicted for it.
     /// The caller drops those after it releases the lock: freeing some MiB takes longer than
     /// everything else here.
-    fn slot(&mut self, key: Key, bytes: usize) -> (Slot, Vec<Slot>) {
-        self.clock += 1;
-        let now = self.clock;
+    /// No more than `most` bytes of one owner are kept.
+    fn slot(&mut self, key: Key, bytes: usize, most: usize) -> (Slot, Vec<Slot>) {
         let entry = self.slots.entry(key).or_insert_with(|| {
             self.bytes += bytes;
             Entry {
                 slot: Slot::default(),
                 bytes,
-                used: now,
+                used: 0,
             }
         });
-        self.order.remove(&entry.used);
-        entry.used = now;
-        self.order.insert(now, key);
         let slot = entry.slot.clone();
+        self.use_now(key);
         let mut evicted = Vec::new();
-        while self.bytes > BUDGET && self.slots.len() > 1 {
-            let Some((_, oldest)) = self.order.pop_first() else {
+        while most < BUDGET && self.bytes_of(key.0) > most {
+            let others = self.slots.range((key.0, 0)..=(key.0, u64::MAX));
+            let others = others.filter(|(other, _)| **other != key);
+            let Some((&oldest, _)) = others.min_by_key(|(_, entry)| entry.used) else {
                 break;
             };
-            if let Some(entry) = self.slots.remove(&oldest) {
-                self.bytes -= entry.bytes;
-                evicted.push(entry.slot);
-            }
+            evicted.extend(self.remove(oldest));
+        }
+        while self.bytes > BUDGET && self.slots.len() > 1 {
+            let Some((_, &oldest)) = self.order.first_key_value() else {
+                break;
+            };
+            evicted.extend(self.remove(oldest));
         }
         (slot, evicted)
+    }
+
+    /// Makes a piece the most recently used.
+    fn use_now(&mut self, key: Key) {
+        self.clock += 1;
+        if let Some(entry) = self.slots.get_mut(&key) {
+            self.order.remove(&entry.used);
+            entry.used = self.clock;
+            self.order.insert(self.clock, key);
+        }
+    }
+
+    fn remove(&mut self, key: Key) -> Option<Slot> {
+        let entry = self.slots.remove(&key)?;
+        self.order.remove(&entry.used);
+        self.bytes -= entry.bytes;
+        Some(entry.slot)
+    }
+
+    fn bytes_of(&self, owner: u64) -> usize {
+        let all = self.slots.range((owner, 0)..=(owner, u64::MAX));
+        all.map(|(_, entry)| entry.bytes).sum()
+    }
+
+    /// The slot of a piece, if there is one.
+    fn find(&mut self, key: Key) -> Option<Slot> {
+        let slot = self.slots.get(&key)?.slot.clone();
+        self.use_now(key);
+        Some(slot)
     }
 
     /// Removes all pieces of an owner, for the caller to drop.
@@ -97,6 +128,8 @@ impl Lru {
 /// The recently computed pieces of one view, by index.
 pub struct TileCache<T> {
     owner: u64,
+    /// The most bytes that are kept of it.
+    most: usize,
     piece: PhantomData<fn() -> T>,
 }
 
@@ -104,10 +137,29 @@ impl<T: Send + Sync + 'static> TileCache<T> {
     /// An empty cache.
     #[allow(clippy::new_without_default)]
     pub fn new() -> Self {
+        TileCache::of_at_most(BUDGET)
+    }
+
+    /// An empty cache that keeps no more than `most` bytes, or one piece if that is larger.
+    pub fn of_at_most(most: usize) -> Self {
         TileCache {
             owner: OWNERS.fetch_add(1, Ordering::Relaxed),
+            most,
             piece: PhantomData,
         }
+    }
+
+    /// The bytes of it that are kept.
+    #[cfg(test)]
+    pub fn bytes(&self) -> usize {
+        Lru::lock().bytes_of(self.owner)
+    }
+
+    /// Piece `index`, if it is in the cache. Does not wait for a thread that makes it.
+    pub fn find(&self, index: u64) -> Option<Arc<T>> {
+        let slot = Lru::lock().find((self.owner, index))?;
+        let piece = slot.try_lock().ok()?.clone();
+        piece?.downcast().ok()
     }
 
     /// Piece `index`, from the cache or made now. `bytes` is its size in memory. A reader that asks
@@ -122,7 +174,7 @@ impl<T: Send + Sync + 'static> TileCache<T> {
         make: impl FnOnce() -> Result<T>,
     ) -> Result<Arc<T>> {
         // The lock is released at the end of this line; the evicted pieces are freed after that.
-        let (slot, evicted) = Lru::lock().slot((self.owner, index), bytes);
+        let (slot, evicted) = Lru::lock().slot((self.owner, index), bytes, self.most);
         drop(evicted);
         let mut slot = slot.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(piece) = slot.clone().and_then(|piece| piece.downcast().ok()) {
@@ -172,7 +224,11 @@ mod tests {
     #[test]
     fn there_is_room_for_32_readers_that_take_turns() {
         let mut lru = Lru::default();
-        let turn = |lru: &mut Lru| (0..32).map(|r| lru.slot((r, 0), 5 << 20).0).collect();
+        let turn = |lru: &mut Lru| {
+            (0..32)
+                .map(|r| lru.slot((r, 0), 5 << 20, BUDGET).0)
+                .collect()
+        };
         let first: Vec<Slot> = turn(&mut lru);
         let second: Vec<Slot> = turn(&mut lru);
         assert!(first.iter().zip(&second).all(|(a, b)| Arc::ptr_eq(a, b)));
@@ -183,15 +239,15 @@ mod tests {
         let mut lru = Lru::default();
         let piece = BUDGET / 4;
         for index in 0..4 {
-            lru.slot((0, index), piece);
+            lru.slot((0, index), piece, BUDGET);
         }
-        let (first, _) = lru.slot((0, 0), piece);
-        let (_, evicted) = lru.slot((0, 4), piece);
+        let (first, _) = lru.slot((0, 0), piece, BUDGET);
+        let (_, evicted) = lru.slot((0, 4), piece, BUDGET);
         assert_eq!(evicted.len(), 1);
-        assert!(Arc::ptr_eq(&first, &lru.slot((0, 0), piece).0));
+        assert!(Arc::ptr_eq(&first, &lru.slot((0, 0), piece, BUDGET).0));
         assert!(!lru.slots.contains_key(&(0, 1)));
         assert_eq!(lru.bytes, BUDGET);
-        let (_, evicted) = lru.slot((1, 0), 3 * BUDGET);
+        let (_, evicted) = lru.slot((1, 0), 3 * BUDGET, BUDGET);
         assert_eq!(
             (lru.slots.len(), evicted.len()),
             (1, 4),

@@ -17,6 +17,8 @@ mod rebuild;
 mod scalars;
 mod stack;
 mod storage;
+#[cfg(test)]
+mod tests;
 mod text;
 
 use arena::{Arena, Exceeds, Node};

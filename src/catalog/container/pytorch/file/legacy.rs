@@ -7,6 +7,7 @@ use std::ops::Range;
 use super::problems::{Problems, shown};
 use super::{Storages, pieces, run};
 use crate::catalog::Object;
+use crate::catalog::container::cursor::Cursor;
 use crate::catalog::container::pytorch::pickle::{Pickle, Place, Value};
 use crate::error::Result;
 
@@ -35,7 +36,7 @@ pub(super) fn read(
     allow_cut: bool,
     problems: &mut Problems,
 ) -> Result<Option<(Pickle, Storages)>> {
-    let mut cursor = run::cursor(file, 0, file.len());
+    let mut cursor = Cursor::new(file, 0, file.len());
     let mut hostile = Vec::new();
     let mut pickles = Vec::new();
     for number in 0..HEADERS + 2 {

@@ -19,11 +19,6 @@ pub(super) struct Outcome {
     pub damage: Vec<String>,
 }
 
-/// A cursor over the bytes `start..end` of `file`, for pickles.
-pub(super) fn cursor(file: &dyn Object, start: u64, end: u64) -> Cursor<'_> {
-    Cursor::new(file, start, end)
-}
-
 /// Runs the pickle at `cursor`.
 ///
 /// # Errors
@@ -52,5 +47,5 @@ pub(super) fn run(cursor: &mut Cursor<'_>, place: Place<'_>) -> Result<Outcome> 
 /// # Errors
 /// The file cannot be read.
 pub(super) fn hostile(file: &dyn Object, start: u64, of: Place<'_>) -> Result<Vec<String>> {
-    Ok(run(&mut cursor(file, start, file.len()), of)?.hostile)
+    Ok(run(&mut Cursor::new(file, start, file.len()), of)?.hostile)
 }

@@ -9,6 +9,7 @@ use super::detect::Other;
 use super::problems::{Problems, shown};
 use super::{Storages, run};
 use crate::catalog::Object;
+use crate::catalog::container::cursor::Cursor;
 use crate::catalog::container::pytorch::pickle::{MAX_PICKLE, Pickle, Place, Storage};
 use crate::catalog::container::shards::Broken;
 use crate::error::{Error, Result};
@@ -167,7 +168,7 @@ fn pickle(
             });
             continue;
         }
-        let mut cursor = run::cursor(file, bytes.start, bytes.end);
+        let mut cursor = Cursor::new(file, bytes.start, bytes.end);
         let mut outcome = run::run(&mut cursor, place(bytes.start))?;
         hostile.append(&mut outcome.hostile);
         for problem in outcome.damage {

@@ -46,6 +46,16 @@ impl Run {
         }
     }
 
+    /// The same references but the first, for another value.
+    pub fn without_first(self) -> Run {
+        let len = self.len.saturating_sub(1);
+        Run {
+            at: self.at + (self.len - len),
+            len,
+            room: len,
+        }
+    }
+
     /// How many references there are.
     pub fn len(self) -> usize {
         self.len as usize

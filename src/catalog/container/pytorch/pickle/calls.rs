@@ -208,7 +208,7 @@ impl Machine<'_, '_> {
                     _ => Node::Tuple(run),
                 }
             }
-            Meaning::Bytearray | Meaning::Encode => self.encode(node, self.argument(items, 1))?,
+            Meaning::Bytes | Meaning::Encode => self.encode(node, self.argument(items, 1))?,
             Meaning::Complex => Node::Complex,
             Meaning::FromType => return self.from_type(items),
             Meaning::Construct => return self.construct(items, callable, arguments),
@@ -267,7 +267,15 @@ impl Machine<'_, '_> {
         self.note_call(class, items);
         match names::at(place).map(|known| known.meaning) {
             Some(Meaning::Mapping(_)) => Ok(self.arena.add(Node::Mapping(Run::default()))?),
-            _ => self.object(class, arguments),
+            _ => {
+                // `__newobj__` passes the rest on; for `_reconstructor` it is the base class and its value.
+                let rest = match self.arena.name_of(callable) {
+                    Some("copyreg.__newobj__") => items.without_first(),
+                    _ => Run::default(),
+                };
+                let arguments = self.arena.add(Node::Tuple(rest))?;
+                self.object(class, arguments)
+            }
         }
     }
 

@@ -14,7 +14,7 @@ pub(super) enum Meaning {
     Set,
     List,
     Tuple,
-    Bytearray,
+    Bytes,
     Complex,
     /// `_codecs.encode`: bytes, as Python 3 writes them in protocols 0 to 2.
     Encode,
@@ -60,7 +60,8 @@ const FUNCTIONS: &[(&str, Meaning)] = &[
     ("builtins.frozenset",                                   Meaning::Set),
     ("builtins.list",                                        Meaning::List),
     ("builtins.tuple",                                       Meaning::Tuple),
-    ("builtins.bytearray",                                   Meaning::Bytearray),
+    ("builtins.bytearray",                                   Meaning::Bytes),
+    ("builtins.bytes",                                       Meaning::Bytes),
     ("builtins.complex",                                     Meaning::Complex),
     ("builtins.object",                                      Meaning::Inert),
     ("torch.Size",                                           Meaning::Tuple),

@@ -1,0 +1,107 @@
+//! The judge is Python: `tests/cases.txt` has what its `pickle` makes of values, and how they are shown.
+
+use super::*;
+use crate::catalog::store::MemoryStore;
+
+mod python;
+
+/// Runs a pickle.
+fn run(bytes: &[u8]) -> Result<Pickle, PickleProblem> {
+    run_at(bytes, 0, "data.pkl")
+}
+
+fn run_at(bytes: &[u8], start: u64, of: &str) -> Result<Pickle, PickleProblem> {
+    let store = MemoryStore::new(&[("data.pkl", bytes)]);
+    let object = store.object("data.pkl").unwrap();
+    let mut cursor = Cursor::new(&*object, start, bytes.len() as u64);
+    read(&mut cursor, Place { start, of })
+}
+
+/// The problems of a pickle.
+fn problems(bytes: &[u8]) -> Vec<String> {
+    match run(bytes) {
+        Ok(_) => Vec::new(),
+        Err(PickleProblem::Refused { problems, .. }) => problems,
+        Err(PickleProblem::Failed(error)) => panic!("{error}"),
+    }
+}
+
+/// The value of a pickle, shown.
+fn value(bytes: &[u8]) -> String {
+    match run(bytes) {
+        Ok(pickle) => show(&pickle, pickle.root().unwrap()),
+        Err(_) => panic!("{:?}", problems(bytes)),
+    }
+}
+
+/// A value as `cases.py` shows it.
+fn show(pickle: &Pickle, value: Ref) -> String {
+    let all = |items: &[Ref]| -> Vec<String> {
+        let shown = items.iter().map(|item| show(pickle, *item));
+        shown.collect()
+    };
+    let hex = |bytes: &[u8]| -> String { bytes.iter().map(|b| format!("{b:02x}")).collect() };
+    match pickle.get(value) {
+        Value::None => "None".into(),
+        Value::Bool(true) => "True".into(),
+        Value::Bool(false) => "False".into(),
+        Value::Int(n) => n.to_string(),
+        Value::BigInt => "BIG".into(),
+        Value::Float(v) if v.is_nan() => "float:nan".into(),
+        Value::Float(v) => format!("float:{:016x}", v.to_bits()),
+        Value::Text(text) => format!("'{}'", hex(text.as_bytes())),
+        Value::Bytes(bytes) => format!("b'{}'", hex(bytes)),
+        Value::Skipped(length) => format!("skipped:{length}"),
+        Value::Tuple(items) => format!("({})", all(items).join(" ")),
+        Value::List(items) => format!("[{}]", all(items).join(" ")),
+        Value::Set(items) => {
+            let mut items = all(items);
+            items.sort();
+            format!("set{{{}}}", items.join(" "))
+        }
+        Value::Mapping(pairs) => {
+            let pairs = pairs.into_iter();
+            let pairs = pairs.map(|(k, v)| format!("{}:{}", show(pickle, k), show(pickle, v)));
+            format!("{{{}}}", pairs.collect::<Vec<_>>().join(" "))
+        }
+        Value::Name(name) => format!("name:{name}"),
+        Value::Object(object) => {
+            let mut shown = format!("object:{}", object.name);
+            if let Value::Tuple([_, ..]) = pickle.get(object.arguments) {
+                shown += &format!(" arguments {}", show(pickle, object.arguments));
+            }
+            if !object.contents.is_empty() {
+                shown += &format!(" contents [{}]", all(object.contents).join(" "));
+            }
+            if let Some(state) = object.state {
+                shown += &format!(" state {}", show(pickle, state));
+            }
+            shown
+        }
+        Value::Storage(storage) => format!(
+            "storage:{} {} {} {}{}",
+            storage.dtype.map_or("untyped", |dtype| dtype.name),
+            String::from_utf8_lossy(storage.key),
+            storage.location,
+            storage.elements,
+            match storage.window {
+                Some((from, len)) => format!(" window {from} {len}"),
+                None => String::new(),
+            }
+        ),
+        Value::Tensor(Rebuilt::Strided(tensor)) => format!(
+            "tensor:<{}> {} {} {}{}{}",
+            show(pickle, tensor.storage),
+            show(pickle, tensor.offset),
+            show(pickle, tensor.size),
+            show(pickle, tensor.stride),
+            tensor
+                .dtype
+                .map_or(String::new(), |d| format!(" {}", d.name)),
+            tensor.class.map_or(String::new(), |c| format!(" {c}")),
+        ),
+        Value::Tensor(Rebuilt::LeftOut(why)) => format!("left out: {why}"),
+        Value::Tensor(Rebuilt::Malformed(why)) => format!("malformed: {why}"),
+        Value::Other(kind) => format!("other:{kind}"),
+    }
+}
