@@ -86,7 +86,7 @@ impl Machine<'_, '_> {
     /// The name `module.name`.
     pub(super) fn global(&mut self, module: &str, name: &str) -> Result<Ref, Wrong> {
         let module = names::module(module);
-        let full = format!("{module}.{name}");
+        let full = [module, ".", name].concat();
         let hostile = payload::is_one(module, name);
         if full.len() as u64 > MAX_KEPT {
             if hostile {

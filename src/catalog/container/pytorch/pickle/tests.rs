@@ -3,6 +3,10 @@
 use super::*;
 use crate::catalog::store::MemoryStore;
 
+mod damage;
+mod limits;
+mod meaning;
+mod payloads;
 mod python;
 
 /// Runs a pickle.
