@@ -20,8 +20,8 @@ fn of(name: &str) -> Vec<u8> {
 }
 
 fn run(command: &str, args: &[&str], model: &Path) -> Ran {
-    let args = [command].iter().chain(args).map(Path::new);
-    stfs(args.chain([model]))
+    let command = [Path::new(command)].into_iter();
+    stfs(command.chain(args.iter().map(Path::new)).chain([model]))
 }
 
 /// The names of a model's tensors.
@@ -109,7 +109,7 @@ fn other_formats_come_first_and_why_says_what_they_keep_out() {
 #[test]
 fn the_first_bytes_decide_not_the_ending() {
     let dir = ModelDir::new();
-    for name in ["weights", "weights.dat", "x.bin", "x.json", "x.gguf.old"] {
+    for name in ["weights", "weights.dat", "x.bin", "x.zip", "x.gguf.old"] {
         let path = dir.file(name, of("a"));
         assert_eq!(names(&path), ["a"], "{name}");
         let path = dir.file(name, legacy_file(&state_dict("", &[t("b")])));

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::ffi::OsStr;
 
 use super::file::detect;
-use super::{Checkpoints, NAME, PyTorch};
+use super::{Checkpoints, PyTorch};
 use crate::catalog::container::numbered::{self, Set};
 use crate::catalog::container::shards;
 use crate::catalog::container::{Container, Listing, Verdict, impostor, refusal};
@@ -89,7 +89,7 @@ pub(super) fn claim(listing: &Listing) -> Result<Verdict> {
             let several: Vec<&str> = sets.chain(found.single.iter().copied()).collect();
             let several = refusal::list(several.iter().copied());
             let problem =
-                format!("holds several {NAME} checkpoints: {several}; mount one by its path");
+                format!("holds several PyTorch checkpoints: {several}; mount one by its path");
             Err(Error::invalid(store.location(), problem))
         }
     }
