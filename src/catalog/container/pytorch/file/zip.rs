@@ -5,13 +5,15 @@ use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 
 use self::directory::{Directory, Source};
+use super::Storages;
 use super::detect::Other;
 use super::problems::{Problems, shown};
-use super::{Storages, run};
+use super::run;
 use crate::catalog::Object;
 use crate::catalog::container::cursor::Cursor;
-use crate::catalog::container::pytorch::pickle::{MAX_PICKLE, Pickle, Place, Storage};
-use crate::catalog::container::shards::Broken;
+use crate::catalog::container::pytorch::pickle::{
+    self, MAX_PICKLE, Outcome, Pickle, Place, Storage,
+};
 use crate::error::{Error, Result};
 
 mod checksums;
@@ -70,29 +72,38 @@ pub(super) fn other(file: &dyn Object) -> Result<Option<Other>> {
 /// Reads a checkpoint. `None` if its pickle cannot be run; then there are problems.
 ///
 /// # Errors
-/// It is something else, or cannot be read.
+/// It cannot be read.
 pub(super) fn read(
     file: &dyn Object,
     problems: &mut Problems,
-) -> std::result::Result<Option<(Pickle, Storages)>, Broken> {
+) -> Result<Option<(Pickle, Storages)>> {
     let mut directory = match Directory::read(file) {
         Ok(directory) => directory,
-        Err(Refused::Failed(error)) => return Err(error.into()),
+        Err(Refused::Failed(error)) => return Err(error),
         Err(Refused::Problem(problem)) => {
             problems.add_first(in_front(file)?);
             problems.add(|| problem);
             return Ok(None);
         }
     };
+    // Before everything else: no other problem is as important as what a pickle would execute.
+    let Outcome {
+        pickle,
+        hostile,
+        damage,
+    } = run_pickles(file, &directory)?;
+    problems.add_first(hostile);
     if let Some(other) = names::other(&directory) {
-        return Err(other.refusal(file.location()).into());
+        problems.add(|| other.problem().into());
+        return Ok(None);
+    }
+    for problem in damage {
+        problems.add(|| problem);
     }
     let Some(root) = names::pickles(&directory).next().map(|(_, root)| root) else {
         return Ok(None);
     };
     let root = root.to_vec();
-    // Before everything else: no other problem is as important as what a pickle would execute.
-    let pickle = pickle(file, &directory, problems)?;
     let mut storages = Storages::default();
     if !problems.enough() {
         check_names(&directory, &root, problems);
@@ -139,15 +150,10 @@ fn place(start: u64) -> Place<'static> {
     }
 }
 
-/// Runs the pickle, and others of that name, if there are any. What they would have executed is the
-/// first of the problems.
-fn pickle(
-    file: &dyn Object,
-    directory: &Directory,
-    problems: &mut Problems,
-) -> Result<Option<Pickle>> {
-    let mut first = None;
-    let mut hostile = Vec::new();
+/// Runs the pickle, and others of that name, if there are any: what they would have executed counts,
+/// and nothing else of them.
+fn run_pickles(file: &dyn Object, directory: &Directory) -> Result<Outcome> {
+    let mut all = Outcome::default();
     for (i, (number, _)) in names::pickles(directory).take(PICKLES).enumerate() {
         let Some(member) = directory.members.get(number) else {
             continue;
@@ -156,30 +162,28 @@ fn pickle(
             Ok(bytes) => bytes,
             Err(Refused::Failed(error)) => return Err(error),
             // To be reported with those of the other members.
-            Err(Refused::Problem(_)) => continue,
+            Err(Refused::Problem(_)) => {
+                all.hostile.append(&mut in_front(file)?);
+                continue;
+            }
         };
         if member.size > MAX_PICKLE {
-            problems.add(|| {
-                format!(
-                    "member '{}' has {} bytes, more than the {MAX_PICKLE} that stfs reads of a pickle",
-                    directory.shown(member),
-                    member.size
-                )
-            });
+            all.damage.push(format!(
+                "member '{}' has {} bytes, more than the {MAX_PICKLE} that stfs reads of a pickle",
+                directory.shown(member),
+                member.size
+            ));
             continue;
         }
         let mut cursor = Cursor::new(file, bytes.start, bytes.end);
-        let mut outcome = run::run(&mut cursor, place(bytes.start))?;
-        hostile.append(&mut outcome.hostile);
-        for problem in outcome.damage {
-            problems.add(|| problem);
-        }
+        let mut outcome = pickle::read(&mut cursor, place(bytes.start))?;
+        all.hostile.append(&mut outcome.hostile);
         if i == 0 {
-            first = outcome.pickle;
+            all.damage.append(&mut outcome.damage);
+            all.pickle = outcome.pickle;
         }
     }
-    problems.add_first(hostile);
-    Ok(first)
+    Ok(all)
 }
 
 /// That no name comes twice, and that there is one pickle.
