@@ -16,6 +16,8 @@ mod problems;
 mod remarks;
 mod storages;
 mod summary;
+#[cfg(test)]
+mod tests;
 
 use problems::{MAX_PROBLEMS, Problems};
 use remarks::Remarks;

@@ -14,6 +14,8 @@ use crate::reason::{Reason, reason};
 use crate::view::{Gathered, StoredBytes, StridedLayout, Swap};
 
 mod geometry;
+#[cfg(test)]
+mod tests;
 
 use geometry::Geometry;
 

@@ -10,7 +10,7 @@ use super::shard;
 use crate::catalog::container::cursor::Cursor;
 use crate::catalog::container::shards::Shard;
 use crate::catalog::{Findings, HeaderProblem, MemoryStore, Object, OpenOptions, Store};
-use writer::{Pickler, Py, Strided};
+use writer::{Pickler, Py, Strided, call};
 
 #[path = "../../../../tests/common/pytorch.rs"]
 #[allow(dead_code)]
@@ -59,6 +59,10 @@ pub(super) fn made_of(pickle: &[u8], storages: &[Strided]) -> Made {
         Err(pickle::PickleProblem::Failed(error)) => panic!("{error}"),
         Err(pickle::PickleProblem::Refused { problems, .. }) => panic!("{problems:?}"),
     };
+    // The writer does not know the storages in opcodes that a test wrote.
+    for storage in pickle.storages() {
+        ranges.of.entry(storage.key.into()).or_insert(0..4);
+    }
     let checkpoint = Checkpoint {
         pickle,
         storages: ranges,
@@ -102,4 +106,50 @@ pub(super) fn tensor(key: &str) -> Py {
         shape: vec![1],
         strides: vec![1],
     })
+}
+
+/// A tensor as `_rebuild_tensor_v2` gets it, with any arguments.
+pub(super) fn rebuilt(storage: &Py, offset: Py, size: Py, stride: Py) -> Py {
+    let hooks = call("collections", "OrderedDict", Vec::new());
+    let arguments = vec![
+        storage.clone(),
+        offset,
+        size,
+        stride,
+        Py::Bool(false),
+        hooks,
+    ];
+    call("torch._utils", "_rebuild_tensor_v2", arguments)
+}
+
+/// A storage as a persistent id: `class` has the module.
+pub(super) fn storage(
+    class: (&'static str, &'static str),
+    key: &str,
+    device: &str,
+    elements: i64,
+) -> Py {
+    let text = writer::text;
+    let id = vec![
+        text("storage"),
+        Py::Name(class.0, class.1),
+        text(key),
+        text(device),
+        Py::Int(elements),
+    ];
+    persistent(&Py::Tuple(id))
+}
+
+/// What a persistent id stands for.
+pub(super) fn persistent(id: &Py) -> Py {
+    let mut opcodes = opcodes(id);
+    opcodes.push(b'Q');
+    Py::Opcodes(opcodes)
+}
+
+/// The opcodes that leave a value on the stack.
+pub(super) fn opcodes(value: &Py) -> Vec<u8> {
+    let (pickle, _) = Pickler::default().pickle(value);
+    // Without the protocol before it and STOP after it.
+    pickle[2..pickle.len() - 1].to_vec()
 }

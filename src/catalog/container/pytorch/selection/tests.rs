@@ -17,8 +17,7 @@ fn weights() -> Py {
 fn object(state: Py) -> Py {
     // `copyreg.__newobj__` is what NEWOBJ stands for; protocol 2 has its opcodes.
     let mut opcodes = b"cmodels.yolo\nModel\n)\x81".to_vec();
-    let (pickle, _) = super::super::testing::writer::Pickler::default().pickle(&state);
-    opcodes.extend(&pickle[2..pickle.len() - 1]);
+    opcodes.extend(super::super::testing::opcodes(&state));
     opcodes.push(b'b');
     Py::Opcodes(opcodes)
 }

@@ -1,8 +1,15 @@
 //! Shared, self-containing and deep values.
 
 use super::super::super::testing::writer::{Py, dict, text};
-use super::super::super::testing::{made, names, tensor};
+use super::super::super::testing::{made, names, opcodes, tensor};
 use super::{serves, weights};
+
+/// The opcodes of a key, and of a tensor.
+fn pair(key: &str) -> Vec<u8> {
+    let mut pair = opcodes(&text(key));
+    pair.extend(opcodes(&tensor("0")));
+    pair
+}
 
 /// A list of two references to a list of two references … to what `inner` leaves on the stack.
 fn doubled(levels: u8, inner: &[u8]) -> Py {
@@ -36,11 +43,7 @@ fn paths_are_counted_only_where_they_are_walked() {
 
 #[test]
 fn left_out_tensors_are_counted_once_for_each_path() {
-    let tensor = {
-        let (pickle, _) =
-            super::super::super::testing::writer::Pickler::default().pickle(&tensor("0"));
-        pickle[2..pickle.len() - 1].to_vec()
-    };
+    let tensor = opcodes(&tensor("0"));
     for (levels, expected) in [(10, 1 << 10), (70, u64::MAX)] {
         let root = dict([("model", weights()), ("x", doubled(levels, &tensor))]);
         let shard = made(&root).open(None).unwrap();
@@ -56,10 +59,7 @@ fn a_way_back_is_skipped() {
     // A dict that contains itself, and a tensor after that.
     let itself = |key: &str| {
         let mut opcodes = b"}q\x00(X\x04\0\0\0selfh\x00".to_vec();
-        let (rest, _) = super::super::super::testing::writer::Pickler::default()
-            .pickle(&Py::Tuple(vec![text(key), tensor("0")]));
-        // The items of a tuple: between PROTO, MARK and TUPLE, STOP.
-        opcodes.extend(&rest[3..rest.len() - 2]);
+        opcodes.extend(pair(key));
         opcodes.push(b'u');
         Py::Opcodes(opcodes)
     };
@@ -78,9 +78,7 @@ fn a_way_back_is_skipped() {
 fn containers_of_each_other_hold_the_same() {
     // a = {"b": b}, b = {"a": a, "t": tensor}: a is met first, and b from inside it.
     let mut opcodes = b"}q\x00}q\x01(X\x01\0\0\0ah\x00".to_vec();
-    let (rest, _) = super::super::super::testing::writer::Pickler::default()
-        .pickle(&Py::Tuple(vec![text("t"), tensor("0")]));
-    opcodes.extend(&rest[3..rest.len() - 2]);
+    opcodes.extend(pair("t"));
     opcodes.extend(b"u0(X\x01\0\0\0bh\x01u");
     let a = Py::Opcodes(opcodes);
     let b = Py::Opcodes(b"h\x01".to_vec());
@@ -93,16 +91,13 @@ fn containers_of_each_other_hold_the_same() {
 
 /// Dicts in each other, `depth` of them, around a value.
 fn nested(depth: usize, inner: &Py) -> Py {
-    let (pickle, _) = super::super::super::testing::writer::Pickler::default().pickle(inner);
-    let mut opcodes = b"}X\x01\0\0\0kq\x00".repeat(1);
-    opcodes.truncate(1);
-    opcodes.extend(b"X\x01\0\0\0kq\x00");
+    let mut nested = b"}X\x01\0\0\0kq\x00".to_vec();
     for _ in 1..depth {
-        opcodes.extend(b"}h\x00");
+        nested.extend(b"}h\x00");
     }
-    opcodes.extend(&pickle[2..pickle.len() - 1]);
-    opcodes.extend(std::iter::repeat_n(b's', depth));
-    Py::Opcodes(opcodes)
+    nested.extend(opcodes(inner));
+    nested.extend(std::iter::repeat_n(b's', depth));
+    Py::Opcodes(nested)
 }
 
 #[test]
