@@ -91,6 +91,7 @@ fn by_every_opcode_that_calls() {
     // STACK_GLOBAL's strings, on the stack by every way there is.
     let (posix, system) = (text("posix"), text("system"));
     let (p, s) = (&posix[..], &system[..]);
+    let other = text("other");
     let short = b"\x8c\x05posix\x8c\x06system\x93";
     let kinds: &[(&str, &[&[u8]])] = &[
         ("REDUCE", &[b"cposix\nsystem\n", c, b"\x85R"]),
@@ -130,7 +131,7 @@ fn by_every_opcode_that_calls() {
         (
             "overwritten",
             &[
-                text("a").as_slice(),
+                &other,
                 b"q\x000",
                 p,
                 b"q\x000",
