@@ -34,6 +34,9 @@ const PICKLES: usize = 8;
 /// The longest of the small members that mean something, in bytes.
 const SMALL: u64 = 64;
 
+/// How many storages are listed that nothing refers to.
+const UNREFERRED: usize = 100;
+
 /// The versions of the format that torch reads.
 const VERSIONS: Range<u64> = 1..11;
 
@@ -264,8 +267,9 @@ fn check_version(
         let known = format!("{} to {}", VERSIONS.start, VERSIONS.end - 1);
         problems.add(|| {
             format!(
-                "member '{}' is '{text}', but the versions of this format are {known}; the file is damaged, or too new",
-                shown(&name)
+                "member '{}' is '{}', but the versions of this format are {known}; the file is damaged, or too new",
+                shown(&name),
+                shown(text.as_bytes())
             )
         });
     }
@@ -326,22 +330,32 @@ fn locate(
         problems.add(|| wrong_size(&name, &storage, size));
     }
     if problems.all() {
-        let referred: HashSet<&[u8]> = pickle.storages().map(|storage| storage.key).collect();
         name.truncate(base);
-        for member in &directory.members {
-            let key = directory.name(member).strip_prefix(name.as_slice());
-            if key.is_some_and(|key| !key.is_empty() && !referred.contains(key)) {
-                problems.add(|| {
-                    format!(
-                        "member '{}' ({} bytes) is a storage that nothing in the pickle refers to",
-                        directory.shown(member),
-                        member.size
-                    )
-                });
-            }
-        }
+        report_unreferred(directory, &name, pickle, problems);
     }
     of
+}
+
+/// Reports the members below `data` that the pickle does not refer to.
+fn report_unreferred(directory: &Directory, data: &[u8], pickle: &Pickle, problems: &mut Problems) {
+    let referred: HashSet<&[u8]> = pickle.storages().map(|storage| storage.key).collect();
+    let mut unreferred = directory.members.iter().filter(|member| {
+        let key = directory.name(member).strip_prefix(data);
+        key.is_some_and(|key| !key.is_empty() && !referred.contains(key))
+    });
+    for member in unreferred.by_ref().take(UNREFERRED) {
+        problems.add(|| {
+            format!(
+                "member '{}' ({} bytes) is a storage that nothing in the pickle refers to",
+                directory.shown(member),
+                member.size
+            )
+        });
+    }
+    let more = unreferred.count();
+    if more > 0 {
+        problems.add(|| format!("nothing in the pickle refers to {more} more storages"));
+    }
 }
 
 fn wrong_size(name: &[u8], storage: &Storage<'_>, size: Option<u64>) -> String {

@@ -5,7 +5,8 @@ use crate::error::Location;
 
 #[test]
 fn archives_of_something_else_are_refused_as_what_they_are() {
-    let cases: [(&[(&str, &[u8])], Other, &[&str]); 8] = [
+    type Case<'a> = (&'a [(&'a str, &'a [u8])], Other, &'a [&'a str]);
+    let cases: [Case; 8] = [
         (
             &[("m/data.pkl", b""), ("m/constants.pkl", b"")],
             Other::TorchScript,

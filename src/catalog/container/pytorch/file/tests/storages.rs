@@ -28,7 +28,7 @@ fn are_members() {
     ];
     for zip in [
         zip(&references, &stored),
-        zip(&references, &stored).as_torch(),
+        zip(&references, &stored).like_torch(),
     ] {
         let written = zip.write();
         let checkpoint = open(&written.bytes).unwrap();

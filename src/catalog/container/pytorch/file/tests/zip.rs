@@ -25,11 +25,11 @@ fn opens_what_python_and_torch_write() {
     ]);
     for bytes in [
         plain.bytes(),
-        plain.clone().as_torch().bytes(),
+        plain.clone().like_torch().bytes(),
         commented,
         trailed.bytes(),
         large.bytes(),
-        large.clone().as_torch().bytes(),
+        large.clone().like_torch().bytes(),
         with_directories.bytes(),
         TORCH.to_vec(),
     ] {
@@ -181,7 +181,9 @@ fn both_headers_must_agree() {
         has(&refusal(&written.with(at, bytes)), parts);
     }
     // A size that nothing in the local header contradicts, past the directory's beginning.
-    let written = Zip::checkpoint(&[("m/data/0", b"0123")]).as_torch().write();
+    let written = Zip::checkpoint(&[("m/data/0", b"0123")])
+        .like_torch()
+        .write();
     let mut longer = written.with(written.central[2] + 20, &[200, 0, 0, 0, 200]);
     longer[written.central[2] + 23] = 0;
     let end = written.data[2].start + 200;
