@@ -86,13 +86,14 @@ fn claim(store: &Arc<dyn Store>, name: &str, part: Option<&str>) -> Result<Verdi
     let Ok(file) = store.open(OsStr::new(name)) else {
         return Ok(Verdict::No);
     };
-    // What it is instead of a checkpoint is an error when it is read.
-    if Head::of_file(&*file)?.is_some() {
-        return Ok(shards::lone(store, Checkpoints { part }, name));
+    if let Some(error) = listing::piece(store, name)? {
+        return Err(error);
     }
-    Ok(match listing::check_name(name, &*file) {
-        Ok(()) => Verdict::No,
-        Err(error) => Verdict::Almost(error),
+    // What it is instead of a checkpoint is an error when it is read.
+    let named_so = || listing::check_name(name, &*file).is_err();
+    Ok(match Head::of_file(&*file)?.is_some() || named_so() {
+        true => shards::lone(store, Checkpoints { part }, name),
+        false => Verdict::No,
     })
 }
 

@@ -92,7 +92,7 @@ def tensors(named):
 def flat(value, path=()):
     """Names of the tensors in mappings, lists and tuples: their paths, joined with dots."""
     if isinstance(value, torch.Tensor):
-        return {".".join(path) or "tensor": value}
+        return {".".join(path) if path else "tensor": value}
     entries = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, (list, tuple)) else ()
     found = {}
     for key, inner in entries:

@@ -8,10 +8,12 @@ use self::directory::{Directory, Source};
 use super::Storages;
 use super::detect::Other;
 use super::problems::{Problems, shown};
-use super::run::{self, Outcome};
+use super::run;
 use crate::catalog::Object;
 use crate::catalog::container::cursor::Cursor;
-use crate::catalog::container::pytorch::pickle::{MAX_PICKLE, Pickle, Place, Storage};
+use crate::catalog::container::pytorch::pickle::{
+    self, MAX_PICKLE, Outcome, Pickle, Place, Storage,
+};
 use crate::error::{Error, Result};
 
 mod checksums;
@@ -183,7 +185,7 @@ fn run_pickles(file: &dyn Object, directory: &Directory) -> Result<Outcome> {
         };
         left = rest;
         let mut cursor = Cursor::new(file, bytes.start, bytes.end);
-        let mut outcome = run::run(&mut cursor, place(bytes.start))?;
+        let mut outcome = pickle::read(&mut cursor, place(bytes.start))?;
         all.hostile.append(&mut outcome.hostile);
         if i == 0 {
             all.damage.append(&mut outcome.damage);

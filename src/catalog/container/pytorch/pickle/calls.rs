@@ -210,7 +210,7 @@ impl Machine<'_, '_> {
             }
             Meaning::Bytes | Meaning::Encode => self.encode(node, self.argument(items, 1))?,
             Meaning::Complex => Node::Complex,
-            Meaning::FromType => return self.from_type(items),
+            Meaning::FromType => return self.typed(items),
             Meaning::Construct => return self.construct(items, callable, arguments),
             Meaning::StorageClass(_) | Meaning::Dtype(_) | Meaning::Inert => {
                 return self.object(callable, arguments);
