@@ -15,6 +15,7 @@ use crate::view::{Bytes, read_all};
 
 mod exports;
 mod ggml_names;
+mod strided;
 
 /// Four values of one byte each, after a byte that is added to them.
 static BLOCK: Block = Block {

@@ -61,6 +61,10 @@ impl FloatSource for Cast {
         }
         Ok(())
     }
+
+    fn grain(&self) -> u64 {
+        (self.source.grain().saturating_mul(8) / u64::from(self.dtype.bits())).max(1)
+    }
 }
 
 /// The values of a block type. Blocks are independent, so a read decodes only the blocks that it

@@ -24,7 +24,7 @@ mod tests;
 mod turn;
 
 use form::Form;
-use plan::{MOST_KEPT, Plan, Tile};
+use plan::{Plan, Tile};
 
 /// Which bytes of an element trade places when it is read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -98,8 +98,8 @@ impl Gathered {
 
     fn open(of: Arc<Strided>) -> Gathered {
         Gathered {
+            tiles: TileCache::of_at_most(of.plan.kept()),
             of,
-            tiles: TileCache::of_at_most(MOST_KEPT),
             ends: OnceLock::new(),
             next_end: AtomicUsize::new(0),
         }
@@ -153,17 +153,18 @@ impl Gathered {
             None if follows || self.of.cost(at, buf.len()) >= tile.cost / SHARE => {
                 patience::take_long()?;
                 let len = (range.end - range.start) as usize;
-                let make = || {
-                    let mut bytes = Vec::new();
+                let make = |evicted: Option<Vec<u8>>| {
+                    let mut bytes = evicted.unwrap_or_default();
                     let no_memory = |_| {
                         Error::other(libc::ENOMEM, format!("no memory for a tile of {len} bytes"))
                     };
-                    bytes.try_reserve_exact(len).map_err(no_memory)?;
+                    let more = len.saturating_sub(bytes.len());
+                    bytes.try_reserve_exact(more).map_err(no_memory)?;
                     bytes.resize(len, 0);
                     self.of.gather(range.start, &mut bytes)?;
                     Ok(bytes)
                 };
-                self.tiles.get(index, len, make)?
+                self.tiles.get_in(index, len, make)?
             }
             None => return self.of.gather(at, buf),
         };

@@ -173,17 +173,41 @@ impl<T: Send + Sync + 'static> TileCache<T> {
         bytes: usize,
         make: impl FnOnce() -> Result<T>,
     ) -> Result<Arc<T>> {
+        self.get_in(index, bytes, |evicted| {
+            drop(evicted);
+            make()
+        })
+    }
+
+    /// As [`TileCache::get`]; `make` is given a piece that was evicted and that nobody uses, if there is
+    /// one: its memory can be used again.
+    ///
+    /// # Errors
+    /// As [`TileCache::get`].
+    pub fn get_in(
+        &self,
+        index: u64,
+        bytes: usize,
+        make: impl FnOnce(Option<T>) -> Result<T>,
+    ) -> Result<Arc<T>> {
         // The lock is released at the end of this line; the evicted pieces are freed after that.
         let (slot, evicted) = Lru::lock().slot((self.owner, index), bytes, self.most);
-        drop(evicted);
+        let evicted = evicted.into_iter().filter_map(unused).last();
         let mut slot = slot.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(piece) = slot.clone().and_then(|piece| piece.downcast().ok()) {
             return Ok(piece);
         }
-        let piece = Arc::new(make()?);
+        let piece = Arc::new(make(evicted)?);
         *slot = Some(piece.clone());
         Ok(piece)
     }
+}
+
+/// The piece of a slot that nobody else has.
+fn unused<T: Send + Sync + 'static>(slot: Slot) -> Option<T> {
+    let slot = Arc::into_inner(slot)?;
+    let piece = slot.into_inner().unwrap_or_else(PoisonError::into_inner)?;
+    Arc::into_inner(piece.downcast().ok()?)
 }
 
 impl<T> Drop for TileCache<T> {

@@ -20,4 +20,5 @@ mod leases;
 mod mount;
 mod mounted;
 mod permissions;
+mod strided;
 mod support;

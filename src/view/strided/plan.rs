@@ -11,22 +11,21 @@ use crate::parallel;
 /// What a `pread` costs, in bytes that could be copied in the same time.
 const PREAD: u64 = 3 << 10;
 /// What an element's way into its row costs, in the same unit, by the byte.
-const TURN: u64 = 4;
+const TURN: u64 = 6;
 /// A gap that is read in any case.
 const SMALL_GAP: u64 = 64;
 /// What a reader in order asks for at a time, at least.
 const REQUEST: u64 = 128 << 10;
 /// The most bytes that one view keeps.
-pub(super) const MOST_KEPT: usize = 64 << 20;
+const MOST_KEPT: u64 = 64 << 20;
 /// The smallest and the largest tile.
 const TILES: [u64; 2] = [1 << 20, 16 << 20];
 
-/// The largest tile here: threads that share a view, and the requests of one reader that come out of
+/// How many tiles a view keeps: threads that share it, and the requests of one reader that come out of
 /// order, must find room for a tile each.
-static LARGEST: LazyLock<u64> = LazyLock::new(|| {
-    let readers = parallel::threads() as u64 + 2;
-    (MOST_KEPT as u64 / readers).clamp(TILES[0], TILES[1])
-});
+static KEPT: LazyLock<u64> = LazyLock::new(|| parallel::threads() as u64 + 2);
+/// The largest tile here.
+static LARGEST: LazyLock<u64> = LazyLock::new(|| (MOST_KEPT / *KEPT).clamp(TILES[0], TILES[1]));
 
 /// How a tensor is read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -55,11 +54,17 @@ impl Plan {
         // Reading gaps is cheaper, but other tiles need what lies there: the source would be read many
         // times. If all tiles together read it once, or the other way is too slow, gaps are read.
         let reads_twice = wide.total > form.span(&form.sizes()) / 10 * 11;
-        let choice = match reads_twice && narrow.rate < wide.rate.saturating_mul(4) {
+        let choice = match reads_twice && narrow.rate < wide.rate.saturating_mul(2) {
             true => narrow,
             false => wide,
         };
         choice.plan
+    }
+
+    /// The most bytes of tiles that a view keeps: no more than it needs, so that memory is used again.
+    pub fn kept(&self) -> usize {
+        let tiles = self.tile.map_or(0, |tile| tile.bytes.saturating_mul(*KEPT));
+        tiles.min(MOST_KEPT) as usize
     }
 }
 
@@ -88,7 +93,7 @@ impl Choice {
         let (chosen, is_tile) = match direct.rate / 3 <= best / 2 {
             true => (&direct, false),
             // The smallest that is nearly as good: it is made sooner, and leaves room for others.
-            false => match tiles.iter().find(|tile| tile.rate / 7 <= best / 5) {
+            false => match tiles.iter().find(|tile| tile.rate / 4 <= best / 3) {
                 Some(tile) => (tile, true),
                 None => (&direct, false),
             },

@@ -287,11 +287,12 @@ fn one_view_keeps_so_much_and_another_reader_has_its_own() {
     let row = Gathered::new(source, turned);
     let view = Gathered::open(row.of.clone());
     let mut buf = vec![0; 1 << 20];
+    let mut most = 0;
     for at in (0..view.len()).step_by(buf.len()) {
         view.read_at(at, &mut buf).unwrap();
-        assert!(view.tiles.bytes() <= MOST_KEPT);
+        most = most.max(view.tiles.bytes());
     }
-    assert!(view.tiles.bytes() > MOST_KEPT / 2);
+    assert!((1..=64 << 20).contains(&most), "{most}");
     assert_eq!((row.tiles.bytes(), view.grain()), (0, row.grain()));
 }
 

@@ -31,7 +31,7 @@ pub(super) fn copy(source: &[u8], out: &mut [u8], axes: &[Axis], element: usize)
         Some(inner) if inner.from == 0 => Kind::Same(inner.size),
         Some(inner) => {
             let nearer = (0..axes.len()).filter(|&i| (1..inner.from).contains(&axes[i].from));
-            match nearer.min_by_key(|&i| axes[i].from) {
+            match nearer.min_by_key(|&i| (axes[i].size < MANY, axes[i].from)) {
                 Some(i) => Kind::Turned(axes.remove(i), inner),
                 None => Kind::Row(inner),
             }
@@ -50,6 +50,9 @@ pub(super) fn copy(source: &[u8], out: &mut [u8], axes: &[Axis], element: usize)
         }
     });
 }
+
+/// Rows that share lines of the source should be this many.
+const MANY: usize = 8;
 
 /// How the elements of one row of the output lie in the source.
 #[derive(Clone, Copy)]
@@ -214,17 +217,22 @@ fn rows_of<const N: usize>(
     wanted: Range<usize>,
     first: usize,
 ) {
-    for column in wanted {
-        let start = column * columns.to;
-        let Some(out) = out.get_mut(start + first * N..start + row.size * N) else {
-            return;
-        };
-        let mut at = column * columns.from + first * row.from;
-        for to in out.as_chunks_mut::<N>().0 {
-            if let Some(value) = source.get(at..).and_then(<[u8]>::first_chunk::<N>) {
-                *to = *value;
+    // A line of each row at a time: the lines of the source that it is from serve several rows.
+    let line = (64 / N).max(MANY);
+    for first in (first..row.size).step_by(line) {
+        let last = row.size.min(first + line);
+        for column in wanted.clone() {
+            let start = column * columns.to;
+            let Some(out) = out.get_mut(start + first * N..start + last * N) else {
+                return;
+            };
+            let mut at = column * columns.from + first * row.from;
+            for to in out.as_chunks_mut::<N>().0 {
+                if let Some(value) = source.get(at..).and_then(<[u8]>::first_chunk::<N>) {
+                    *to = *value;
+                }
+                at += row.from;
             }
-            at += row.from;
         }
     }
 }
