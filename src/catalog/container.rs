@@ -105,7 +105,7 @@ pub(super) trait Container: Sync {
     ///
     /// # Errors
     /// What it is, and what to do. The file cannot be read.
-    fn check_kin(&self, file: &dyn Object, head: &[u8]) -> Result<()> {
+    fn check_lookalike(&self, file: &dyn Object, head: &[u8]) -> Result<()> {
         let _ = (file, head);
         Ok(())
     }

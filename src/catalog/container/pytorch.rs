@@ -73,8 +73,8 @@ impl Container for PyTorch {
         Head::of(head).is_some_and(Head::may_be_checkpoint)
     }
 
-    fn check_kin(&self, file: &dyn Object, _: &[u8]) -> Result<()> {
-        file::check_kin(file)
+    fn check_lookalike(&self, file: &dyn Object, _: &[u8]) -> Result<()> {
+        file::check_lookalike(file)
     }
 }
 
