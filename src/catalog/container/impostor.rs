@@ -34,8 +34,10 @@ pub(super) fn check(file: &dyn Object, expected: Option<&dyn Container>) -> Resu
     if let Some(expected) = expected
         && let Some(other) = CONTAINERS.iter().find(|c| c.begins_so(&head))
     {
-        let (is, should) = (other.name(), expected.name());
-        let problem = format!("is a {is} file, although a {should} file is expected here");
+        let (is, should) = (other.kind(), expected.kind());
+        let problem = format!(
+            "is a {is}, although a {should} is expected here; rename it to mount it as what it is"
+        );
         return Err(Error::invalid(at, problem));
     }
     Ok(())

@@ -36,6 +36,10 @@ impl Container for PyTorch {
         NAME
     }
 
+    fn kind(&self) -> String {
+        "PyTorch checkpoint (a pickle)".into()
+    }
+
     fn looks_for(&self) -> &'static [&'static str] {
         &[
             "pytorch_model.bin.index.json",
