@@ -171,8 +171,9 @@ fn opens(model: &Path, expected: &Value, problems: &mut Problems) {
     }
     problems.words("ls --why", &why.out, &expected["why"]);
     problems.words("ls --why", &why.out, &expected["left_out"]);
+    // Of a model that is there twice, all is compared with the other.
     let verify = stfs(["verify", path]);
-    if verify.code != 0 {
+    if verify.code != 0 && expected.get("names").is_none() {
         problems.add(format!("verify: {verify:?}"));
     }
     let m = Mounted::with(model, &["--no-synthetic"]);

@@ -30,6 +30,7 @@ mod tests;
 
 pub use gguf::check_gguf;
 pub(super) use impostor::not_json;
+pub use pytorch::check_pickle;
 pub use safetensors::{METADATA, check_header};
 
 /// All containers, in order of preference: if a directory holds several, the first row that claims
@@ -45,6 +46,11 @@ pub(super) static CONTAINERS: &[&dyn Container] = &[
 pub(super) trait Container: Sync {
     /// The format's name in `model.json`.
     fn name(&self) -> &'static str;
+
+    /// What a file in it is called in messages.
+    fn kind(&self) -> String {
+        format!("{} file", self.name())
+    }
 
     /// What it looks for in a directory, for the error message if nothing is found.
     fn looks_for(&self) -> &'static [&'static str];
@@ -104,7 +110,7 @@ pub(super) trait Container: Sync {
     ///
     /// # Errors
     /// What it is, and what to do. The file cannot be read.
-    fn check_kin(&self, file: &dyn Object, head: &[u8]) -> Result<()> {
+    fn check_lookalike(&self, file: &dyn Object, head: &[u8]) -> Result<()> {
         let _ = (file, head);
         Ok(())
     }

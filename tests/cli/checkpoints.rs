@@ -142,12 +142,12 @@ fn the_first_bytes_decide_not_the_ending() {
     for model in [shard.path(), &shard.join("model.pt")] {
         refused(
             model,
-            &["model.pt: is a safetensors file, although a pytorch file"],
+            &["model.pt: is a safetensors file, although a PyTorch checkpoint"],
         );
     }
     refused(
         dir.file("x.safetensors", of("a")),
-        &["is a pytorch file, although a safetensors file is expected"],
+        &["is a PyTorch checkpoint (a pickle), although a safetensors file is expected"],
     );
     refused(
         dir.file("y.pt", "text"),
@@ -419,6 +419,11 @@ fn directories_of_pieces_are_named_with_what_joins_them() {
         dir.path(),
         &["torch.distributed.checkpoint (FSDP, DCP)", remedy],
     );
+    for piece in [".metadata", "__0_0.distcp"] {
+        refused(dir.join(piece), &["FSDP, DCP", remedy]);
+    }
+    let verified = run("verify", &[], dir.path());
+    assert!(verified.code == 1 && verified.out.contains(remedy));
     // Beside a checkpoint they are not the model.
     dir.file("model.pt", of("a"));
     assert_eq!(names(dir.path()), ["a"]);
@@ -451,6 +456,7 @@ fn what_a_clone_without_lfs_leaves_is_named() {
         let dir = ModelDir::new();
         let file = dir.file(name, lfs);
         for model in [dir.path(), &file] {
+            assert_eq!(run("verify", &[], model).code, 1, "{name}");
             refused(
                 model,
                 &[name, "Git LFS pointer", "4976698672", "git lfs pull"],

@@ -1,14 +1,17 @@
 #!/usr/bin/env python3
 """The README's examples, each run against a mount of examples/tiny-llama (or a GGUF model that the gguf
-package writes), its numbers against NumPy.
+package writes, or a checkpoint of Python's pickle), its numbers against NumPy.
 """
 
+import os
 import sys
 
 import gguf
 import numpy as np
+from safetensors.numpy import load_file
 
-from harness import REPOSITORY, check, main, mounted, need, run, same
+import harness
+from harness import REPOSITORY, check, checkpoints, main, mounted, need, run, same
 from harness.gguf_model import Tensor, by_package
 
 EXAMPLES = REPOSITORY / "examples"
@@ -76,6 +79,30 @@ def vocabulary_example(scratch):
     norms = np.linalg.norm(tensor.f32(), axis=1)
     expected = [f"{norms[i]:10.6f} {i:7} 't {i}'" for i in np.argsort(norms)[:20]]
     same(lines, expected, "the rarest tokens")
+
+
+@check
+def untrusted_checkpoint_example(scratch):
+    """A part of a checkpoint as a safetensors file; a hostile checkpoint is not converted."""
+    arrays = {"w": np.arange(12, dtype=np.float32), "b": np.ones(3, np.float16)}
+    storages = [checkpoints.Storage("0", "float32", arrays["w"]), checkpoints.Storage("1", "float16", arrays["b"])]
+    w, b = storages
+    ema = {"w": checkpoints.Tensor(w, 0, (3, 4), (4, 1)), "b": checkpoints.Tensor(b, 0, (3,), (1,))}
+    checkpoints.save(scratch / "run.pt", {"epoch": 1, "ema": ema})
+    convert = ["sh", EXAMPLES / "to_safetensors.sh"]
+    program = {**os.environ, "STFS": harness.STFS}
+    run(*convert, f"{scratch / 'run.pt'}#ema", scratch / "out.safetensors", env=program)
+    made = load_file(scratch / "out.safetensors")
+    same({n: t.tobytes() for n, t in made.items()}, {n: t.tobytes() for n, t in arrays.items()}, "bytes")
+    same(made["w"].shape, (3, 4), "shape")
+
+    class Payload:
+        def __reduce__(self):
+            return os.system, (f"touch {scratch}/canary",)
+
+    checkpoints.save(scratch / "hostile.pt", {"ema": ema, "x": Payload()})
+    run(*convert, scratch / "hostile.pt", scratch / "no.safetensors", env=program, expect=1)
+    same(sorted(p.name for p in scratch.iterdir()), ["hostile.pt", "out.safetensors", "run.pt"], "files")
 
 
 if __name__ == "__main__":

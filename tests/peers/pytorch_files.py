@@ -284,11 +284,11 @@ def payloads(canary):
     return {
         "os.system": (touch,), "posix.system": (touch,), "os.popen": (touch,), "subprocess.getoutput": (touch,), "subprocess.call": (["touch", str(canary)],),
         "subprocess.check_output": (["touch", str(canary)],), "subprocess.Popen": (["touch", str(canary)],), "builtins.exec": (code,), "builtins.eval": (code,),
-        "builtins.open": (str(canary), "w"), "pty.spawn": (["touch", str(canary)],), "runpy._run_code": (code, {}), "os.mkdir": (str(canary),),
+        "pty.spawn": (["touch", str(canary)],), "runpy._run_code": (code, {}), "os.mkdir": (str(canary),),
         "os.mknod": (str(canary),), "timeit.timeit": (code, "pass", functools.partial(float, 0), 1), "code.InteractiveInterpreter": (),
         "shutil.copyfile": ("/dev/null", str(canary)), "pickle.loads": (pickle.dumps(Call("os.system", touch), 0),), "importlib.import_module": ("os",),
         "ctypes.CDLL": (None,), "socket.socket": (), "bdb.Bdb": (), "webbrowser.get": (), "pydoc.render_doc": ("os",), "builtins.__import__": ("os",),
-        "builtins.compile": (code, "x", "exec"), "os.open": (str(canary), 64), "sys.intern": ("x",),
+        "builtins.compile": (code, "x", "exec"), "os.open": (str(canary), 64),
     }  # fmt: skip
 
 
@@ -360,10 +360,9 @@ def storages_are_found_in_any_archive(tmp):
 def verify_holds_strided_tensors_to_checksums(tmp):
     tensors = random_tensors(RNG, 20)
     save(tmp / "m.pt", tensors)
-    stfs("verify", "--write-checksums", tmp / "sums", tmp / "m.pt")
-    stfs("verify", "--checksum", tmp / "sums", tmp / "m.pt")
     with mounted(tmp / "m.pt") as mnt:
-        run("sha256sum", "-c", "--quiet", tmp / "sums", cwd=mnt)
+        (tmp / "sums").write_bytes(run("sha256sum", *(f"tensors/{n}/raw" for n in tensors), cwd=mnt))
+    stfs("verify", "--checksum", tmp / "sums", tmp / "m.pt")
     name, tensor = next((n, t) for n, t in tensors.items() if math.prod(t.shape) > 0)
     data = bytearray((tmp / "m.pt").read_bytes())
     offset = next(t for t in json.loads(stfs("ls", "--json", tmp / "m.pt")) if t["name"] == name)["offset"]

@@ -3,7 +3,7 @@
 
 use super::{CONTAINERS, Claim, Container, Listing, Parts, Verdict, refusal};
 use crate::catalog::Findings;
-use crate::error::Result;
+use crate::error::{Error, Result};
 
 /// The model that is served, and remarks about those that are not.
 struct Preferred {
@@ -29,7 +29,23 @@ pub(super) fn claim(listing: &Listing) -> Result<Box<dyn Claim>> {
             Verdict::Almost(error) => almost = almost.or(Some(error)),
         }
     }
-    Err(almost.unwrap_or_else(|| refusal::of_listing(listing)))
+    match almost {
+        Some(error) => Ok(Box::new(Refused(error))),
+        None => Err(refusal::of_listing(listing)),
+    }
+}
+
+/// A model that cannot be read at all: an error when it is opened, a problem when it is verified.
+struct Refused(Error);
+
+impl Claim for Refused {
+    fn file(&self) -> &str {
+        ""
+    }
+
+    fn read(self: Box<Self>, _: &mut Findings) -> Result<Parts> {
+        Err(self.0)
+    }
 }
 
 /// The remark about a model that another container would have served.

@@ -23,6 +23,8 @@ mod tensor;
 #[cfg(test)]
 mod testing;
 
+pub use pickle::check_pickle;
+
 /// The format's name in `model.json`.
 const NAME: &str = "pytorch";
 
@@ -32,6 +34,10 @@ pub(super) struct PyTorch;
 impl Container for PyTorch {
     fn name(&self) -> &'static str {
         NAME
+    }
+
+    fn kind(&self) -> String {
+        "PyTorch checkpoint (a pickle)".into()
     }
 
     fn looks_for(&self) -> &'static [&'static str] {
@@ -71,8 +77,8 @@ impl Container for PyTorch {
         Head::of(head).is_some_and(Head::may_be_checkpoint)
     }
 
-    fn check_kin(&self, file: &dyn Object, _: &[u8]) -> Result<()> {
-        file::check_kin(file)
+    fn check_lookalike(&self, file: &dyn Object, _: &[u8]) -> Result<()> {
+        file::check_lookalike(file)
     }
 }
 
@@ -86,13 +92,14 @@ fn claim(store: &Arc<dyn Store>, name: &str, part: Option<&str>) -> Result<Verdi
     let Ok(file) = store.open(OsStr::new(name)) else {
         return Ok(Verdict::No);
     };
-    // What it is instead of a checkpoint is an error when it is read.
-    if Head::of_file(&*file)?.is_some() {
-        return Ok(shards::lone(store, Checkpoints { part }, name));
+    if let Some(error) = listing::piece(store, name)? {
+        return Err(error);
     }
-    Ok(match listing::check_name(name, &*file) {
-        Ok(()) => Verdict::No,
-        Err(error) => Verdict::Almost(error),
+    // What it is instead of a checkpoint is an error when it is read.
+    let named_so = || listing::check_name(name, &*file).is_err();
+    Ok(match Head::of_file(&*file)?.is_some() || named_so() {
+        true => shards::lone(store, Checkpoints { part }, name),
+        false => Verdict::No,
     })
 }
 

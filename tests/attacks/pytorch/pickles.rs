@@ -1,7 +1,11 @@
 //! Pickles that are damaged, deep, endless or too large.
 
+use std::path::Path;
+
 use super::{archive, beside, pickle, rebuilt, refused, served, text, w};
+use crate::common::Dir;
 use crate::program::pytorch::Py;
+use crate::program::{Ran, stfs};
 
 /// The opcodes of `w`, which needs 24 bytes of storage "0".
 fn tensor() -> Vec<u8> {
@@ -12,6 +16,12 @@ fn tensor() -> Vec<u8> {
 fn with(opcodes: &[u8]) -> Vec<u8> {
     let pieces: &[&[u8]] = &[b"}(", &text("x"), opcodes, &text("w"), &tensor(), b"u"];
     archive(&pickle(pieces), &[("0", &w().data)])
+}
+
+/// Lists what is in a file.
+fn opened(bytes: &[u8]) -> Ran {
+    let dir = Dir::of(&[("m.pt", bytes)]);
+    stfs([Path::new("ls"), &dir.join("m.pt")])
 }
 
 #[test]
@@ -135,7 +145,7 @@ fn what_is_kept_as_data() {
         assert_eq!(served(&with(opcodes)), ["w"], "{opcodes:?}");
     }
     // STOP in the middle: the pickle is what is on the stack then.
-    refused(&archive(b"\x80\x02K\x01.N.", &[]), &["m.pt"]);
+    refused(&archive(b"\x80\x02K\x01.N.", &[]), &["an int"]);
 }
 
 #[test]
@@ -173,7 +183,8 @@ fn lists_that_double() {
         opcodes.extend(b"]");
         opcodes.extend([b'(', b'h', i, b'h', i, b'e', b'q', i + 1]);
     }
-    refused(&with(&opcodes), &["walk"]);
+    let ran = opened(&with(&opcodes));
+    assert!(ran.code == 0 || ran.err.contains("walk"), "{ran:?}");
     let opcodes = [&tensor()[..], b"q\0", &opcodes[3..]].concat();
     refused(&with(&opcodes), &["walk"]);
 }
@@ -193,6 +204,7 @@ fn a_million_levels() {
         &b"h\x01".repeat(1_000_000),
         b")",
         &b"R\x85".repeat(1_000_000),
+        b"R",
     ]
     .concat();
     for (opcodes, what) in [
@@ -201,8 +213,7 @@ fn a_million_levels() {
         (dicts, "dicts"),
         (calls, "calls"),
     ] {
-        let dir = crate::common::Dir::of(&[("m.pt", &with(&opcodes))]);
-        let ran = crate::program::stfs(["ls".as_ref(), dir.join("m.pt").as_os_str()]);
+        let ran = opened(&with(&opcodes));
         match ran.code {
             0 => assert!(ran.out.contains("w"), "{what}: {ran:?}"),
             _ => {
@@ -230,7 +241,7 @@ fn a_path_of_too_many_keys() {
 #[test]
 fn too_many_values() {
     let many = [&b"("[..], &b"]".repeat((1 << 24) + 1), b"l"].concat();
-    refused(&with(&many), &["16777216"]);
+    refused(&with(&many), &["16,777,216"]);
     // A string that nothing needs is not kept.
     let long = Py::Text("x".repeat(70_000));
     assert_eq!(served(&beside(vec![("long", long)])), ["w"]);

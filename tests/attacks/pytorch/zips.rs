@@ -1,7 +1,11 @@
 //! Archives whose headers are wrong about the members, or about each other.
 
+use std::path::Path;
+
 use super::{archive, refused, served, w};
+use crate::common::Dir;
 use crate::program::pytorch::{checkpoint, members, state_dict, zip};
+use crate::program::stfs;
 
 const DATA_PKL: &str = "archive/data.pkl";
 const STORAGE: &str = "archive/data/0";
@@ -133,7 +137,11 @@ fn sizes_that_do_not_fit() {
             set(b, c + 20, 4, size);
             set(b, c + 24, 4, size);
         });
-        refused(&bytes, &[name, &size.to_string()]);
+        let end = |at: usize| (at + 30 + size as usize).to_string();
+        let line = refused(&bytes, &[name, "needs bytes"]);
+        let at = local(&good(), name) as usize;
+        let padded = (0..128).any(|more| line.contains(&end(at + more)));
+        assert!(padded, "{line}");
     }
     // A stored member whose two sizes differ.
     let bytes = changed(|b| {
@@ -281,7 +289,8 @@ fn end_records_that_are_wrong() {
     refused(&bytes, &[]);
     // Bytes behind are allowed; bytes in front are not.
     assert_eq!(served(&[&whole[..], b"behind"].concat()), ["w"]);
-    refused(&[b"front", &whole[..]].concat(), &[]);
+    let dir = Dir::of(&[("m.pt", &[b"front", &whole[..]].concat())]);
+    stfs([Path::new("ls"), &dir.join("m.pt")]).fails(&["m.pt", "is not a PyTorch checkpoint"]);
 }
 
 /// CRC-32 is not checked when a file is opened; `verify` reports the small members'.
@@ -292,7 +301,7 @@ fn checksums_are_verified_alone() {
         set(b, c + 16, 4, 0x1234_5678);
     });
     assert_eq!(served(&bytes), ["w"]);
-    let dir = crate::common::Dir::of(&[("m.pt", &bytes)]);
+    let dir = Dir::of(&[("m.pt", &bytes)]);
     let found = super::verified(&dir.join("m.pt"));
     assert!(
         matches!(&found[..], [(_, _, p)] if p.contains("data.pkl") && p.contains("CRC")),
@@ -302,7 +311,7 @@ fn checksums_are_verified_alone() {
         let c = central(b, DATA_PKL);
         set(b, c + 16, 4, 0);
     });
-    let dir = crate::common::Dir::of(&[("m.pt", &bytes)]);
+    let dir = Dir::of(&[("m.pt", &bytes)]);
     assert_eq!(super::verified(&dir.join("m.pt")), []);
 }
 
@@ -313,7 +322,7 @@ fn storages_that_nothing_uses() {
     all.push(("archive/data/7".into(), vec![1; 4]));
     let bytes = zip(&all);
     assert_eq!(served(&bytes), ["w"]);
-    let dir = crate::common::Dir::of(&[("m.pt", &bytes)]);
+    let dir = Dir::of(&[("m.pt", &bytes)]);
     let found = super::verified(&dir.join("m.pt"));
     assert!(
         matches!(&found[..], [(_, _, p)] if p.contains("data/7")),
@@ -329,7 +338,7 @@ fn all_problems_at_once() {
         set(b, c + 20, 4, 20);
         set(b, c + 24, 4, 20);
     });
-    let dir = crate::common::Dir::of(&[("m.pt", &bytes)]);
+    let dir = Dir::of(&[("m.pt", &bytes)]);
     assert!(!super::verified(&dir.join("m.pt")).is_empty());
     // Three tensors that are wrong, each in its own way.
     let t = |offset: &[u8], size: &[u8], stride: &[u8]| super::rebuilt(6, offset, size, stride);
@@ -345,7 +354,7 @@ fn all_problems_at_once() {
         &t(b"J\xff\xff\xff\xff", b"K\x02\x85", b"K\x01\x85"),
         b"u",
     ]);
-    let dir = crate::common::Dir::of(&[("m.pt", &archive(&root, &[("0", &[0; 24])]))]);
+    let dir = Dir::of(&[("m.pt", &archive(&root, &[("0", &[0; 24])]))]);
     let found = super::verified(&dir.join("m.pt"));
     for name in ["far", "odd", "negative"] {
         let about = |(file, tensor, problem): &&(String, String, String)| {

@@ -13,6 +13,7 @@ tensors, or with the words of a refusal. Of a tensor it has what torch has after
     origin         more of what `meta.json` must have
 """
 
+import ctypes
 import io
 import json
 import pathlib
@@ -38,8 +39,7 @@ F4 = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6])
 def raw(tensor):
     """The bytes of `tensor.contiguous()`."""
     dense = tensor.detach().contiguous()
-    start = dense.storage_offset() * dense.element_size()
-    return bytes(dense.untyped_storage())[start : start + dense.numel() * dense.element_size()]
+    return ctypes.string_at(dense.data_ptr(), dense.numel() * dense.element_size())
 
 
 def dtype_of(tensor):
@@ -92,7 +92,7 @@ def tensors(named):
 def flat(value, path=()):
     """Names of the tensors in mappings, lists and tuples: their paths, joined with dots."""
     if isinstance(value, torch.Tensor):
-        return {".".join(path) or "tensor": value}
+        return {".".join(path) if path else "tensor": value}
     entries = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, (list, tuple)) else ()
     found = {}
     for key, inner in entries:

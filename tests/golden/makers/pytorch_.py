@@ -1,5 +1,6 @@
 """PyTorch checkpoints of every kind, by torch itself: containers, dtypes and strides here; which part of
-a checkpoint is the model in pytorch_models, and what is refused or left out in pytorch_refused.
+a checkpoint is the model in pytorch_models, and what is refused or left out in pytorch_refused. Keys in the
+older format are addresses of storages, so those files are others each time.
 """
 
 import collections

@@ -90,7 +90,7 @@ def imagenet():
     checkpoint = {"key": ["state_dict"], "values": {"epoch": 90, "arch": "resnet50"}, "left_out": left, "globals": []}
     case.opens(". model_best.pth.tar", flat(got["state_dict"]), checkpoint=checkpoint, why=["#state_dict_ema", "#optimizer", "best_acc1"])
     case.opens("model_best.pth.tar#state_dict_ema", flat(got["state_dict_ema"]))
-    case.opens("model_best.pth.tar#state_dict_ema.module", {n.removeprefix("module."): t for n, t in flat(got["state_dict_ema"]).items()})
+    case.refused("model_best.pth.tar#state_dict_ema.module", "state_dict_ema.module", "best_acc1")
     case.opens("model_best.pth.tar#best_acc1", {"tensor": got["best_acc1"]})
     case.opens("model_best.pth.tar#", flat(got))
     case.close()
@@ -264,7 +264,7 @@ def sharded():
     case.opens(".", everything, files=["old.bin", "optimizer.pt", "training_args.bin"])
     case.opens("pytorch_model.bin.index.json", {n: everything[n] for n in ("head", "norm")} | everything)
     case.opens(files[1][0], files[1][1])
-    case.opens("optimizer.pt", flat(load(case.model / "optimizer.pt")))
+    case.opens("optimizer.pt", flat(load(case.model / "optimizer.pt")["state"]))  # the root's one entry with tensors
     case.refused("training_args.bin", "training_args.bin", "transformers.training_args.TrainingArguments")
     case.close()
 

@@ -73,13 +73,13 @@ def refused():
     case.refused("package.pt", "torch.package")
     np.savez(case.model / "arrays.npz", a=np.ones(3))
     case.refused("arrays.npz", "npz")
-    np.savez(case.model / "arrays.pt", a=np.ones(3))
+    case.file("arrays.pt", (case.model / "arrays.npz").read_bytes())
     case.refused("arrays.pt", "npz")
     out = io.BytesIO()
     with zipfile.ZipFile(out, "w") as archive:
         archive.writestr("readme.txt", "nothing of torch's")
     case.file("other.pt", out.getvalue())
-    case.refused("other.pt", "zip")
+    case.refused("other.pt", "ZIP", "torch.save")
     out = io.BytesIO()
     with tarfile.open(fileobj=out, mode="w", format=tarfile.USTAR_FORMAT) as archive:
         for name in ("storages", "tensors", "pickle"):

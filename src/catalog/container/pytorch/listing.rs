@@ -2,13 +2,14 @@
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
+use std::sync::Arc;
 
 use super::file::detect;
 use super::{Checkpoints, PyTorch};
 use crate::catalog::container::numbered::{self, Set};
 use crate::catalog::container::shards;
 use crate::catalog::container::{Container, Listing, Verdict, impostor, refusal};
-use crate::catalog::{Object, natural};
+use crate::catalog::{Object, Store, natural};
 use crate::error::{Error, Result};
 
 /// The index that counts if a directory has several.
@@ -80,12 +81,12 @@ pub(super) fn claim(listing: &Listing) -> Result<Verdict> {
         ([set], ..) | ([], [set], []) => all(set.names.clone(), set.end),
         ([], [], [one]) => all(vec![(*one).into()], ""),
         ([], [], []) => {
-            let names = listing.names.iter().map(String::as_str);
-            let pieces = detect::of_directory(store.location(), names);
-            Ok(pieces.or(found.almost).map_or(Verdict::No, Verdict::Almost))
+            let refusal = pieces(listing).or(found.almost);
+            Ok(refusal.map_or(Verdict::No, Verdict::Almost))
         }
         _ => {
-            let sets = found.sets.iter().map(|set| set.names[0].as_str());
+            let sets = found.sets.iter().filter_map(|set| set.names.first());
+            let sets = sets.map(String::as_str);
             let several: Vec<&str> = sets.chain(found.single.iter().copied()).collect();
             let several = refusal::list(several.iter().copied());
             let problem =
@@ -93,6 +94,23 @@ pub(super) fn claim(listing: &Listing) -> Result<Verdict> {
             Err(Error::invalid(store.location(), problem))
         }
     }
+}
+
+/// The error for a directory that is a checkpoint in pieces.
+fn pieces(listing: &Listing) -> Option<Error> {
+    let names = listing.names.iter().map(String::as_str);
+    detect::of_directory(listing.store.location(), names)
+}
+
+/// The error for a file that is one of the pieces of a checkpoint.
+///
+/// # Errors
+/// The directory cannot be listed.
+pub(super) fn piece(store: &Arc<dyn Store>, name: &str) -> Result<Option<Error>> {
+    if name != ".metadata" && !name.ends_with(".distcp") {
+        return Ok(None);
+    }
+    Ok(pieces(&Listing::new(store)?))
 }
 
 /// The checkpoints of a directory without an index, companions left out.

@@ -26,8 +26,9 @@ use input::Input;
 use machine::Machine;
 
 use super::dtype::TorchDtype;
+use crate::catalog;
 use crate::catalog::container::cursor::Cursor;
-use crate::error::Error;
+use crate::error::{Error, Result};
 use crate::reason::Reason;
 
 /// The longest pickle that is read, in bytes.
@@ -79,6 +80,12 @@ impl Pairs<'_> {
     /// How many there are.
     pub fn len(self) -> usize {
         self.0.len() / 2
+    }
+
+    /// The pair at a place, at once.
+    pub fn get(self, place: usize) -> Option<(Ref, Ref)> {
+        let (pairs, _) = self.0.as_chunks();
+        pairs.get(place).map(|&[key, value]| (key, value))
     }
 }
 
@@ -154,17 +161,15 @@ pub(super) struct Place<'a> {
     pub of: &'a str,
 }
 
-/// Why a pickle is not used.
-pub(super) enum PickleProblem {
-    /// The file cannot be read.
-    Failed(Error),
-    /// It is hostile, or damaged. No problem names the file.
-    Refused {
-        /// At least one. What it would have executed comes first, then what is wrong with its bytes.
-        problems: Vec<String>,
-        /// If it is hostile but complete: its values, so that `verify` can look for more.
-        pickle: Option<Pickle>,
-    },
+/// What running a pickle gave. No problem names the file.
+#[derive(Default)]
+pub(super) struct Outcome {
+    /// Its values, if all of it could be run, even if it is hostile.
+    pub pickle: Option<Pickle>,
+    /// What it would have executed, as problems that come before any others of the file.
+    pub hostile: Vec<String>,
+    /// What else is wrong with it.
+    pub damage: Vec<String>,
 }
 
 /// What is wrong with the opcode that is being run.
@@ -190,31 +195,47 @@ impl From<Exceeds> for Wrong {
 /// Runs the pickle at the cursor, which ends up behind its STOP.
 ///
 /// # Errors
-/// It is damaged or hostile, reaches a limit, or cannot be read.
-pub(super) fn read(cursor: &mut Cursor<'_>, place: Place<'_>) -> Result<Pickle, PickleProblem> {
+/// The file cannot be read, and nothing hostile was found before.
+pub(super) fn read(cursor: &mut Cursor<'_>, place: Place<'_>) -> Result<Outcome> {
     cursor.limit(MAX_PICKLE, "its pickle");
     let mut machine = Machine::new(Input::new(cursor, place.start));
     let root = machine.run();
-    let mut problems = machine.payloads.problems(place.of);
-    let root = match root {
-        Ok(root) => Some(root),
-        Err(Wrong::Failed(error)) if problems.is_empty() => {
-            return Err(PickleProblem::Failed(error));
-        }
-        Err(wrong) => {
-            problems.push(machine.explain(wrong, place.of));
-            None
-        }
+    let mut outcome = Outcome {
+        hostile: machine.payloads.problems(place.of),
+        ..Outcome::default()
     };
-    let arena = machine.arena;
-    let pickle = root.map(|root| Pickle {
-        root: Some(root),
-        arena,
-    });
-    match pickle {
-        Some(pickle) if problems.is_empty() => Ok(pickle),
-        pickle => Err(PickleProblem::Refused { problems, pickle }),
+    match root {
+        Ok(root) => {
+            outcome.pickle = Some(Pickle {
+                root: Some(root),
+                arena: machine.arena,
+            });
+        }
+        Err(Wrong::Failed(error)) if outcome.hostile.is_empty() => return Err(error),
+        Err(wrong) => outcome.damage.push(machine.explain(wrong, place.of)),
     }
+    Ok(outcome)
+}
+
+/// Every problem of the pickle that a file begins with, and of nothing else in the file. Each of its
+/// values is looked at once. Empty if there are none.
+///
+/// # Errors
+/// The file cannot be read.
+pub fn check_pickle(file: &dyn catalog::Object) -> Result<Vec<String>> {
+    let mut cursor = Cursor::new(file, 0, file.len());
+    let place = Place {
+        start: 0,
+        of: "the file",
+    };
+    let outcome = read(&mut cursor, place)?;
+    if let Some(pickle) = &outcome.pickle {
+        let values = 0..u32::try_from(pickle.len()).unwrap_or(u32::MAX);
+        values.map(Ref).for_each(|value| drop(pickle.get(value)));
+        pickle.storages().for_each(drop);
+        pickle.unknown_names().for_each(drop);
+    }
+    Ok([outcome.hostile, outcome.damage].concat())
 }
 
 impl Pickle {

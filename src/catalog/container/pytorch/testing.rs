@@ -54,11 +54,10 @@ pub(super) fn made_of(pickle: &[u8], storages: &[Strided]) -> Made {
         start: 0,
         of: "data.pkl",
     };
-    let pickle = match pickle::read(&mut cursor, place) {
-        Ok(pickle) => pickle,
-        Err(pickle::PickleProblem::Failed(error)) => panic!("{error}"),
-        Err(pickle::PickleProblem::Refused { problems, .. }) => panic!("{problems:?}"),
-    };
+    let outcome = pickle::read(&mut cursor, place).unwrap();
+    let pickle = outcome
+        .pickle
+        .unwrap_or_else(|| panic!("{:?}", outcome.damage));
     // The writer does not know the storages in opcodes that a test wrote.
     for storage in pickle.storages() {
         ranges.of.entry(storage.key.into()).or_insert(0..4);

@@ -61,6 +61,9 @@ impl Head {
                 _ => None,
             };
         }
+        if begins_with_global(head) {
+            return Some(Head::Pickle);
+        }
         let (at, name) = TAR;
         let tar = head.get(at..).is_some_and(|tail| tail.starts_with(name));
         tar.then_some(Head::Tar)
@@ -80,6 +83,29 @@ impl Head {
     pub fn may_be_checkpoint(self) -> bool {
         matches!(self, Head::Zip | Head::Legacy)
     }
+}
+
+/// Whether `head` is a pickle of protocol 0 whose first opcode names something, as the shortest hostile
+/// ones do: `cos\nsystem\n(`. Nothing else in it could be told from text.
+fn begins_with_global(head: &[u8]) -> bool {
+    let Some(rest) = head.strip_prefix(b"c") else {
+        return false;
+    };
+    let mut lines = rest.splitn(3, |byte| *byte == b'\n');
+    let mut is_name = || {
+        lines.next().is_some_and(|line| {
+            !line.is_empty()
+                && line
+                    .iter()
+                    .all(|b| b.is_ascii_alphanumeric() || b"_.".contains(b))
+        })
+    };
+    is_name()
+        && is_name()
+        && lines
+            .next()
+            .and_then(<[u8]>::first)
+            .is_some_and(|opcode| FIRST_OPCODES.contains(opcode))
 }
 
 /// What else a file can be that begins like one of PyTorch's.

@@ -5,10 +5,10 @@ use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 
 use super::problems::{Problems, shown};
-use super::{Storages, pieces, run};
+use super::{Storages, pieces};
 use crate::catalog::Object;
 use crate::catalog::container::cursor::Cursor;
-use crate::catalog::container::pytorch::pickle::{Pickle, Place, Value};
+use crate::catalog::container::pytorch::pickle::{self, Pickle, Place, Value};
 use crate::error::Result;
 
 /// The only version of the format.
@@ -40,7 +40,7 @@ pub(super) fn read(
     let mut hostile = Vec::new();
     let mut pickles = Vec::new();
     for number in 0..HEADERS + 2 {
-        let mut outcome = run::run(&mut cursor, PLACE)?;
+        let mut outcome = pickle::read(&mut cursor, PLACE)?;
         // They come before everything else, so the other pickles are run first.
         hostile.append(&mut outcome.hostile);
         for problem in outcome.damage {

@@ -3,10 +3,10 @@
 use crate::catalog::container::shards::Broken;
 use crate::catalog::{Findings, HeaderProblem, Object};
 use crate::error::Error;
-use crate::text::elide;
+use crate::text::{elide, printable};
 
-/// How many are kept. A file of millions of members can be wrong in each.
-const MOST: usize = 10_000;
+/// How many are looked for at most. A file of millions of members can be wrong in each.
+const MOST: usize = 1000;
 
 /// How much of a name from the file is shown, in characters.
 const SHOWN: usize = 80;
@@ -16,8 +16,6 @@ pub(super) struct Problems {
     /// Whether all are wanted.
     all: bool,
     list: Vec<String>,
-    /// How many more there were.
-    more: u64,
 }
 
 impl Problems {
@@ -26,18 +24,13 @@ impl Problems {
         Problems {
             all: findings.verifying(),
             list: Vec::new(),
-            more: 0,
         }
     }
 
     /// Adds one, if more are wanted.
     pub fn add(&mut self, problem: impl FnOnce() -> String) {
-        if self.list.len() < MOST {
-            if !self.enough() {
-                self.list.push(problem());
-            }
-        } else {
-            self.more += 1;
+        if !self.enough() {
+            self.list.push(problem());
         }
     }
 
@@ -53,12 +46,14 @@ impl Problems {
 
     /// Whether nothing more needs to be looked for.
     pub fn enough(&self) -> bool {
-        !self.all && !self.list.is_empty()
+        let most = if self.all { MOST } else { 1 };
+        self.list.len() >= most
     }
 
     /// As problems of the file's header.
     pub fn into_flaws(self) -> Vec<HeaderProblem> {
-        let more = (self.more > 0).then(|| format!("and {} more problems like these", self.more));
+        let more =
+            (self.list.len() >= MOST).then(|| format!("no more is examined after {MOST} problems"));
         let flaw = |problem| HeaderProblem {
             tensor: None,
             problem,
@@ -78,7 +73,7 @@ impl Problems {
     }
 }
 
-/// A name from the file, short enough for a message.
+/// A name from the file for a message: short, and on one line.
 pub(super) fn shown(name: &[u8]) -> String {
     // A character takes at most four bytes; a hostile name may have any number.
     let (start, end) = match name.len() > 8 * SHOWN {
@@ -88,5 +83,6 @@ pub(super) fn shown(name: &[u8]) -> String {
             name.get(name.len() - 4 * SHOWN..).unwrap_or_default(),
         ),
     };
-    elide(&String::from_utf8_lossy(&[start, end].concat()), SHOWN)
+    let text = elide(&String::from_utf8_lossy(&[start, end].concat()), SHOWN);
+    printable(&text).into_owned()
 }

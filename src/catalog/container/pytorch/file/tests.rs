@@ -10,6 +10,8 @@ use crate::catalog::{Findings, Object, OpenOptions};
 mod damage;
 mod legacy;
 mod others;
+mod pickles;
+mod storages;
 mod writer;
 mod zip;
 

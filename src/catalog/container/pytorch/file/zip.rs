@@ -5,13 +5,15 @@ use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 
 use self::directory::{Directory, Source};
+use super::Storages;
 use super::detect::Other;
 use super::problems::{Problems, shown};
-use super::{Storages, run};
+use super::run;
 use crate::catalog::Object;
 use crate::catalog::container::cursor::Cursor;
-use crate::catalog::container::pytorch::pickle::{MAX_PICKLE, Pickle, Place, Storage};
-use crate::catalog::container::shards::Broken;
+use crate::catalog::container::pytorch::pickle::{
+    self, MAX_PICKLE, Outcome, Pickle, Place, Storage,
+};
 use crate::error::{Error, Result};
 
 mod checksums;
@@ -31,6 +33,9 @@ const PICKLES: usize = 8;
 
 /// The longest of the small members that mean something, in bytes.
 const SMALL: u64 = 64;
+
+/// How many storages are listed that nothing refers to.
+const UNREFERRED: usize = 100;
 
 /// The versions of the format that torch reads.
 const VERSIONS: Range<u64> = 1..11;
@@ -70,29 +75,38 @@ pub(super) fn other(file: &dyn Object) -> Result<Option<Other>> {
 /// Reads a checkpoint. `None` if its pickle cannot be run; then there are problems.
 ///
 /// # Errors
-/// It is something else, or cannot be read.
+/// It cannot be read.
 pub(super) fn read(
     file: &dyn Object,
     problems: &mut Problems,
-) -> std::result::Result<Option<(Pickle, Storages)>, Broken> {
+) -> Result<Option<(Pickle, Storages)>> {
     let mut directory = match Directory::read(file) {
         Ok(directory) => directory,
-        Err(Refused::Failed(error)) => return Err(error.into()),
+        Err(Refused::Failed(error)) => return Err(error),
         Err(Refused::Problem(problem)) => {
             problems.add_first(in_front(file)?);
             problems.add(|| problem);
             return Ok(None);
         }
     };
+    // Before everything else: no other problem is as important as what a pickle would execute.
+    let Outcome {
+        pickle,
+        hostile,
+        damage,
+    } = run_pickles(file, &directory)?;
+    problems.add_first(hostile);
     if let Some(other) = names::other(&directory) {
-        return Err(other.refusal(file.location()).into());
+        problems.add(|| other.problem().into());
+        return Ok(None);
+    }
+    for problem in damage {
+        problems.add(|| problem);
     }
     let Some(root) = names::pickles(&directory).next().map(|(_, root)| root) else {
         return Ok(None);
     };
     let root = root.to_vec();
-    // Before everything else: no other problem is as important as what a pickle would execute.
-    let pickle = pickle(file, &directory, problems)?;
     let mut storages = Storages::default();
     if !problems.enough() {
         check_names(&directory, &root, problems);
@@ -139,15 +153,12 @@ fn place(start: u64) -> Place<'static> {
     }
 }
 
-/// Runs the pickle, and others of that name, if there are any. What they would have executed is the
-/// first of the problems.
-fn pickle(
-    file: &dyn Object,
-    directory: &Directory,
-    problems: &mut Problems,
-) -> Result<Option<Pickle>> {
-    let mut first = None;
-    let mut hostile = Vec::new();
+/// Runs the pickle, and others of that name, if there are any: what they would have executed counts,
+/// and nothing else of them.
+fn run_pickles(file: &dyn Object, directory: &Directory) -> Result<Outcome> {
+    let mut all = Outcome::default();
+    // Members that overlap could be one long pickle many times.
+    let mut left = file.len();
     for (i, (number, _)) in names::pickles(directory).take(PICKLES).enumerate() {
         let Some(member) = directory.members.get(number) else {
             continue;
@@ -156,30 +167,32 @@ fn pickle(
             Ok(bytes) => bytes,
             Err(Refused::Failed(error)) => return Err(error),
             // To be reported with those of the other members.
-            Err(Refused::Problem(_)) => continue,
+            Err(Refused::Problem(_)) => {
+                all.hostile.append(&mut in_front(file)?);
+                continue;
+            }
         };
         if member.size > MAX_PICKLE {
-            problems.add(|| {
-                format!(
-                    "member '{}' has {} bytes, more than the {MAX_PICKLE} that stfs reads of a pickle",
-                    directory.shown(member),
-                    member.size
-                )
-            });
+            all.damage.push(format!(
+                "member '{}' has {} bytes, more than the {MAX_PICKLE} that stfs reads of a pickle",
+                directory.shown(member),
+                member.size
+            ));
             continue;
         }
+        let Some(rest) = left.checked_sub(member.size) else {
+            continue;
+        };
+        left = rest;
         let mut cursor = Cursor::new(file, bytes.start, bytes.end);
-        let mut outcome = run::run(&mut cursor, place(bytes.start))?;
-        hostile.append(&mut outcome.hostile);
-        for problem in outcome.damage {
-            problems.add(|| problem);
-        }
+        let mut outcome = pickle::read(&mut cursor, place(bytes.start))?;
+        all.hostile.append(&mut outcome.hostile);
         if i == 0 {
-            first = outcome.pickle;
+            all.damage.append(&mut outcome.damage);
+            all.pickle = outcome.pickle;
         }
     }
-    problems.add_first(hostile);
-    Ok(first)
+    Ok(all)
 }
 
 /// That no name comes twice, and that there is one pickle.
@@ -260,8 +273,9 @@ fn check_version(
         let known = format!("{} to {}", VERSIONS.start, VERSIONS.end - 1);
         problems.add(|| {
             format!(
-                "member '{}' is '{text}', but the versions of this format are {known}; the file is damaged, or too new",
-                shown(&name)
+                "member '{}' is '{}', but the versions of this format are {known}; the file is damaged, or too new",
+                shown(&name),
+                shown(text.as_bytes())
             )
         });
     }
@@ -322,22 +336,32 @@ fn locate(
         problems.add(|| wrong_size(&name, &storage, size));
     }
     if problems.all() {
-        let referred: HashSet<&[u8]> = pickle.storages().map(|storage| storage.key).collect();
         name.truncate(base);
-        for member in &directory.members {
-            let key = directory.name(member).strip_prefix(name.as_slice());
-            if key.is_some_and(|key| !key.is_empty() && !referred.contains(key)) {
-                problems.add(|| {
-                    format!(
-                        "member '{}' ({} bytes) is a storage that nothing in the pickle refers to",
-                        directory.shown(member),
-                        member.size
-                    )
-                });
-            }
-        }
+        report_unreferred(directory, &name, pickle, problems);
     }
     of
+}
+
+/// Reports the members below `data` that the pickle does not refer to.
+fn report_unreferred(directory: &Directory, data: &[u8], pickle: &Pickle, problems: &mut Problems) {
+    let referred: HashSet<&[u8]> = pickle.storages().map(|storage| storage.key).collect();
+    let mut unreferred = directory.members.iter().filter(|member| {
+        let key = directory.name(member).strip_prefix(data);
+        key.is_some_and(|key| !key.is_empty() && !referred.contains(key))
+    });
+    for member in unreferred.by_ref().take(UNREFERRED) {
+        problems.add(|| {
+            format!(
+                "member '{}' ({} bytes) is a storage that nothing in the pickle refers to",
+                directory.shown(member),
+                member.size
+            )
+        });
+    }
+    let more = unreferred.count();
+    if more > 0 {
+        problems.add(|| format!("nothing in the pickle refers to {more} more storages"));
+    }
 }
 
 fn wrong_size(name: &[u8], storage: &Storage<'_>, size: Option<u64>) -> String {

@@ -86,7 +86,7 @@ impl Machine<'_, '_> {
     /// The name `module.name`.
     pub(super) fn global(&mut self, module: &str, name: &str) -> Result<Ref, Wrong> {
         let module = names::module(module);
-        let full = format!("{module}.{name}");
+        let full = [module, ".", name].concat();
         let hostile = payload::is_one(module, name);
         if full.len() as u64 > MAX_KEPT {
             if hostile {
@@ -210,7 +210,7 @@ impl Machine<'_, '_> {
             }
             Meaning::Bytes | Meaning::Encode => self.encode(node, self.argument(items, 1))?,
             Meaning::Complex => Node::Complex,
-            Meaning::FromType => return self.from_type(items),
+            Meaning::FromType => return self.typed(items),
             Meaning::Construct => return self.construct(items, callable, arguments),
             Meaning::StorageClass(_) | Meaning::Dtype(_) | Meaning::Inert => {
                 return self.object(callable, arguments);

@@ -4,21 +4,13 @@ use super::Wrong;
 use crate::catalog::container::cursor::{Cursor, Stop};
 
 /// The longest line that is kept to be decoded: a text of 64 KiB whose every character is an escape.
-const MAX_LINE: usize = 640 << 10;
+pub(super) const MAX_LINE: usize = 640 << 10;
 
 /// The bytes of a pickle.
 pub(super) struct Input<'c, 'f> {
     cursor: &'c mut Cursor<'f>,
     /// The byte of the file that is the first of the pickle, for messages.
     start: u64,
-}
-
-/// A line.
-pub(super) enum Line {
-    /// Its bytes.
-    Whole(Vec<u8>),
-    /// The length of one that is too long, and its beginning.
-    Long(u64, Vec<u8>),
 }
 
 impl<'c, 'f> Input<'c, 'f> {
@@ -86,14 +78,14 @@ impl<'c, 'f> Input<'c, 'f> {
         Ok(self.cursor.skip(n, &String::new)?)
     }
 
-    /// The next line, without its end.
-    pub fn line(&mut self) -> Result<Line, Wrong> {
-        let mut line = Vec::new();
+    /// The next line, without its end, in place of what is in `line`. Returns its length; of one that
+    /// is too long only the beginning is kept.
+    pub fn line(&mut self, line: &mut Vec<u8>) -> Result<u64, Wrong> {
+        line.clear();
         let mut length = 0;
         loop {
             if self.cursor.ready().is_empty() {
-                let left = self.left();
-                if left == 0 {
+                if self.left() == 0 {
                     return Err(Wrong::Damaged(
                         "has no end of line; the file is cut short or damaged, download it again"
                             .into(),
@@ -110,10 +102,7 @@ impl<'c, 'f> Input<'c, 'f> {
             let passed = part.len() + usize::from(end.is_some());
             self.cursor.advance(passed);
             if end.is_some() {
-                return Ok(match length <= MAX_LINE as u64 {
-                    true => Line::Whole(line),
-                    false => Line::Long(length, line),
-                });
+                return Ok(length);
             }
         }
     }

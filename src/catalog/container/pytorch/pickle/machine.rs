@@ -28,6 +28,8 @@ pub(super) struct Machine<'c, 'f> {
     /// Where each MARK was set.
     pub marks: Vec<u32>,
     pub memo: Memo,
+    /// The last line that was read.
+    pub line: Vec<u8>,
 }
 
 impl<'c, 'f> Machine<'c, 'f> {
@@ -42,6 +44,7 @@ impl<'c, 'f> Machine<'c, 'f> {
             stack: Vec::new(),
             marks: Vec::new(),
             memo: Memo::default(),
+            line: Vec::new(),
         }
     }
 

@@ -9,8 +9,14 @@ use super::arena::Exceeds;
 /// The most entries. Every writer has at most one for each value.
 pub(super) const MAX_MEMO: usize = 1 << 24;
 
-/// How far beyond its end the list reaches for a number.
-const SLACK: usize = 4096;
+/// The longest list.
+const MAX_LIST: usize = 1 << 25;
+/// How many of its places the list may leave empty: so many, and fifteen of sixteen. Some tools take
+/// away the entries that nothing gets.
+const SLACK: usize = 1 << 16;
+const SPARSE: usize = 16;
+/// The most entries whose numbers are beyond the list.
+const MAX_MAP: usize = 1 << 20;
 /// In the list: nothing was put there.
 const EMPTY: Ref = Ref(u32::MAX);
 
@@ -61,7 +67,7 @@ impl Memo {
                 of: "memo entries",
             });
         }
-        if place < self.listed.saturating_mul(2).saturating_add(SLACK) {
+        if place < (self.listed * SPARSE + SLACK).min(MAX_LIST) {
             if place >= self.list.len() {
                 self.list.resize(place + 1, EMPTY);
             }
@@ -69,6 +75,11 @@ impl Memo {
                 *entry = value;
             }
             self.listed += 1;
+        } else if self.map.len() >= MAX_MAP {
+            return Err(Exceeds {
+                most: MAX_MAP,
+                of: "memo entries whose numbers are not in order",
+            });
         } else {
             self.map.insert(number, value);
         }

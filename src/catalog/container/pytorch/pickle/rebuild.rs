@@ -152,7 +152,7 @@ impl Machine<'_, '_> {
     }
 
     /// `_rebuild_from_type_v2(f, class, args, state)`.
-    pub(super) fn from_type(&mut self, arguments: Run) -> Result<Ref, Wrong> {
+    pub(super) fn typed(&mut self, arguments: Run) -> Result<Ref, Wrong> {
         let &[f, class, args, ..] = self.arena.run(arguments) else {
             let n = arguments.len();
             return self.malformed(&format!(

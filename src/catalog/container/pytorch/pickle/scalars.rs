@@ -1,11 +1,14 @@
 //! Numbers and strings.
 
-use super::arena::{MAX_KEPT, Node};
-use super::input::Line;
+use super::arena::{MAX_KEPT, Node, Span};
+use super::input::MAX_LINE;
 use super::machine::Machine;
 use super::payload::SHOWN;
 use super::text::{self, shown_line};
 use super::{Ref, Wrong, opcode};
+
+/// How much of a text that is not kept is, for messages: one character more than they show.
+const HEAD: u64 = 4 * (SHOWN as u64 + 1);
 
 /// How a string is encoded.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -52,7 +55,7 @@ impl Machine<'_, '_> {
             // What a message could show.
             take = match encoding {
                 Encoding::Bytes => 0,
-                Encoding::Text => 4 * (SHOWN as u64 + 1),
+                Encoding::Text => HEAD,
             };
         }
         let bytes = self.input.take(take)?;
@@ -64,7 +67,7 @@ impl Machine<'_, '_> {
             (_, false) => {
                 let head = self.arena.keep_text(valid_start(bytes))?;
                 self.input.skip(n - take)?;
-                Node::Skipped(u32::try_from(n).unwrap_or(u32::MAX), head)
+                return self.skipped(n, head);
             }
         };
         self.add(node)
@@ -72,12 +75,10 @@ impl Machine<'_, '_> {
 
     /// INT, LONG, FLOAT: a number in decimal digits.
     pub(super) fn number(&mut self, opcode: u8) -> Result<(), Wrong> {
-        let line = match self.input.line()? {
-            Line::Whole(line) => line,
-            Line::Long(..) if opcode == opcode::LONG => return self.add(Node::BigInt),
-            Line::Long(_, head) => head,
-        };
-        let node = match (opcode, line.as_slice()) {
+        let length = self.input.line(&mut self.line)?;
+        let line = self.line.as_slice();
+        let node = match (opcode, line) {
+            (opcode::LONG, _) if length > MAX_LINE as u64 => Some(Node::BigInt),
             (opcode::INT, b"00") => Some(Node::Bool(false)),
             (opcode::INT, b"01") => Some(Node::Bool(true)),
             (opcode::FLOAT, line) => {
@@ -87,32 +88,30 @@ impl Machine<'_, '_> {
             }
             (_, line) => text::decimal(line.strip_suffix(b"L").unwrap_or(line)),
         };
-        let wrong = || Wrong::Damaged(format!("has '{}' as a number", shown_line(&line)));
-        self.add(node.ok_or_else(wrong)?)
+        let wrong = || Wrong::Damaged(format!("has '{}' as a number", shown_line(line)));
+        let node = node.ok_or_else(wrong)?;
+        self.add(node)
     }
 
     /// STRING, UNICODE: a line with escapes.
     pub(super) fn escaped(&mut self, opcode: u8) -> Result<(), Wrong> {
-        let (line, long) = match self.input.line()? {
-            Line::Whole(line) => (line, None),
-            Line::Long(length, mut head) => {
-                head.truncate(4 * SHOWN);
-                (head, Some(length))
-            }
-        };
-        if let Some(length) = long {
-            return self.skipped(length, &line);
+        let length = self.input.line(&mut self.line)?;
+        let line = self.line.as_slice();
+        if length > MAX_LINE as u64 {
+            let head = self.arena.keep_text(valid_start(line))?;
+            return self.skipped(length, head);
         }
         let decoded = match opcode {
-            opcode::STRING => text::quoted(&line),
-            _ => text::raw_unicode(&line),
+            opcode::STRING => text::quoted(line),
+            _ => text::raw_unicode(line),
         };
         let Some(bytes) = decoded else {
-            let line = shown_line(&line);
+            let line = shown_line(line);
             return Err(Wrong::Damaged(format!("has '{line}' as a string")));
         };
         if bytes.len() as u64 > MAX_KEPT {
-            return self.skipped(bytes.len() as u64, &bytes);
+            let head = self.arena.keep_text(valid_start(&bytes))?;
+            return self.skipped(bytes.len() as u64, head);
         }
         let node = match str::from_utf8(&bytes) {
             Ok(text) => Node::Text(self.arena.keep_text(text)?),
@@ -121,35 +120,32 @@ impl Machine<'_, '_> {
         self.add(node)
     }
 
-    pub(super) fn skipped(&mut self, length: u64, bytes: &[u8]) -> Result<(), Wrong> {
-        let head = bytes.get(..4 * SHOWN).unwrap_or(bytes);
-        let head = self.arena.keep_text(valid_start(head))?;
-        self.add(Node::Skipped(
-            u32::try_from(length).unwrap_or(u32::MAX),
-            head,
-        ))
-    }
-
-    /// A line that is not a string's.
-    pub(super) fn short_line(&mut self) -> Result<Vec<u8>, Wrong> {
-        match self.input.line()? {
-            Line::Whole(line) | Line::Long(_, line) => Ok(line),
-        }
+    /// Text that is not kept but for its beginning.
+    fn skipped(&mut self, length: u64, head: Span) -> Result<(), Wrong> {
+        let length = u32::try_from(length).unwrap_or(u32::MAX);
+        self.add(Node::Skipped(length, head))
     }
 
     /// The name in two lines.
     pub(super) fn named(&mut self) -> Result<Ref, Wrong> {
-        let module = self.short_line()?;
-        let name = self.short_line()?;
-        self.global(
-            &String::from_utf8_lossy(&module),
-            &String::from_utf8_lossy(&name),
-        )
+        let mut line = std::mem::take(&mut self.line);
+        self.input.line(&mut line)?;
+        let dot = line.len();
+        self.input.line(&mut self.line)?;
+        line.extend_from_slice(&self.line);
+        let (module, name) = line.split_at(dot);
+        let value = self.global(
+            &String::from_utf8_lossy(module),
+            &String::from_utf8_lossy(name),
+        );
+        self.line = line;
+        value
     }
 }
 
-/// The beginning that is valid UTF-8.
+/// The beginning that is valid UTF-8, as long as a message shows it.
 fn valid_start(bytes: &[u8]) -> &str {
-    let chunk = bytes.utf8_chunks().next();
+    let head = bytes.get(..HEAD as usize).unwrap_or(bytes);
+    let chunk = head.utf8_chunks().next();
     chunk.map_or("", |chunk| chunk.valid())
 }

@@ -136,13 +136,13 @@ impl Machine<'_, '_> {
             opcode::BINPUT | opcode::BINGET => Ok(self.input.array::<1>()?[0].into()),
             opcode::LONG_BINPUT | opcode::LONG_BINGET => self.length4(),
             _ => {
-                let line = self.short_line()?;
-                let number = match text::decimal(&line) {
+                self.input.line(&mut self.line)?;
+                let number = match text::decimal(&self.line) {
                     Some(Node::Int(n)) => u32::try_from(n).ok(),
                     _ => None,
                 };
                 number.ok_or_else(|| {
-                    let line = shown_line(&line);
+                    let line = shown_line(&self.line);
                     Wrong::Damaged(format!("has '{line}' as a number of the memo"))
                 })
             }

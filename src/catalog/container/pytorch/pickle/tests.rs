@@ -3,35 +3,43 @@
 use super::*;
 use crate::catalog::store::MemoryStore;
 
+mod damage;
+mod limits;
+mod meaning;
+mod payloads;
 mod python;
 
 /// Runs a pickle.
-fn run(bytes: &[u8]) -> Result<Pickle, PickleProblem> {
-    run_at(bytes, 0, "data.pkl")
-}
-
-fn run_at(bytes: &[u8], start: u64, of: &str) -> Result<Pickle, PickleProblem> {
+fn outcome(bytes: &[u8]) -> Outcome {
     let store = MemoryStore::new(&[("data.pkl", bytes)]);
     let object = store.object("data.pkl").unwrap();
-    let mut cursor = Cursor::new(&*object, start, bytes.len() as u64);
-    read(&mut cursor, Place { start, of })
+    let mut cursor = Cursor::new(&*object, 0, bytes.len() as u64);
+    let place = Place {
+        start: 0,
+        of: "data.pkl",
+    };
+    read(&mut cursor, place).unwrap()
+}
+
+/// What a pickle holds that nothing is wrong with.
+fn run(bytes: &[u8]) -> Pickle {
+    let outcome = outcome(bytes);
+    let problems = [outcome.hostile, outcome.damage].concat();
+    assert!(problems.is_empty(), "{problems:?}");
+    outcome.pickle.unwrap()
 }
 
 /// The problems of a pickle.
 fn problems(bytes: &[u8]) -> Vec<String> {
-    match run(bytes) {
-        Ok(_) => Vec::new(),
-        Err(PickleProblem::Refused { problems, .. }) => problems,
-        Err(PickleProblem::Failed(error)) => panic!("{error}"),
-    }
+    let outcome = outcome(bytes);
+    assert!(outcome.pickle.is_some() != (outcome.damage.len() == 1));
+    [outcome.hostile, outcome.damage].concat()
 }
 
 /// The value of a pickle, shown.
 fn value(bytes: &[u8]) -> String {
-    match run(bytes) {
-        Ok(pickle) => show(&pickle, pickle.root().unwrap()),
-        Err(_) => panic!("{:?}", problems(bytes)),
-    }
+    let pickle = run(bytes);
+    show(&pickle, pickle.root().unwrap())
 }
 
 /// A value as `cases.py` shows it.

@@ -5,7 +5,8 @@ use crate::error::Location;
 
 #[test]
 fn archives_of_something_else_are_refused_as_what_they_are() {
-    let cases: [(&[(&str, &[u8])], Other, &[&str]); 8] = [
+    type Case<'a> = (&'a [(&'a str, &'a [u8])], Other, &'a [&'a str]);
+    let cases: [Case; 8] = [
         (
             &[("m/data.pkl", b""), ("m/constants.pkl", b"")],
             Other::TorchScript,
@@ -76,6 +77,8 @@ fn the_first_bytes_decide() {
     assert_eq!(of(&[b"L119547037146038801333356L\n."]), Some(Head::Legacy));
     assert_eq!(of(&[b"\x80\x02}q\0."]), Some(Head::Pickle));
     assert_eq!(of(&[b"\x80\x05\x95", &[0; 8], b"}."]), Some(Head::Pickle));
+    assert_eq!(of(&[b"cos\nsystem\n(S'x'\ntR."]), Some(Head::Pickle));
+    assert_eq!(of(&[b"cats\ndogs\n and mice"]), None);
     assert_eq!(of(&[b"PK\x03\x04"]), Some(Head::Zip));
     assert_eq!(of(&[&[0; 257], b"ustar"]), Some(Head::Tar));
     // A safetensors file whose header has 640 bytes.
@@ -110,6 +113,18 @@ fn other_files_are_named() {
         &refusal(b"nothing of the kind"),
         &["is not a PyTorch checkpoint"],
     );
+}
+
+#[test]
+fn hostile_pickles_of_other_files_come_first() {
+    let script = [
+        ("m/data.pkl", super::pickles::PAYLOAD),
+        ("m/constants.pkl", b""),
+    ];
+    let plain = b"cos\nsystem\n(S'touch /tmp/x'\ntR.";
+    for bytes in [&Zip::new(&script).bytes()[..], plain] {
+        has(&refusal(bytes), &["is hostile", "touch /tmp/x"]);
+    }
 }
 
 #[test]

@@ -71,7 +71,7 @@ impl Zip {
     }
 
     /// The same members as torch writes them.
-    pub fn as_torch(mut self) -> Zip {
+    pub fn like_torch(mut self) -> Zip {
         let mut at = 0;
         for member in &mut self.members {
             let begins = at + 30 + member.name.len() + 4;

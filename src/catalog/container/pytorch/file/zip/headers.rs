@@ -169,12 +169,7 @@ impl Header<'_> {
         let name = directory.name(member);
         let stored = !name.ends_with(b"/");
         if stored && (listed != 0 || method != 0) {
-            let method = if listed != 0 { listed } else { method };
-            let is = CompressionMethod::new(method as u16).name();
-            let is = is.map_or_else(String::new, |name| format!(", {}", name.to_lowercase()));
-            return problem(format!(
-                "is compressed (method {method}{is}; in the archive's directory {listed}), but tensors are read in place; save it again in Python, torch.save(torch.load(F), G), or unpack it and pack it with zip -0"
-            ));
+            return problem(compressed(listed, method));
         }
         if stored && member.size != member.unpacked {
             return problem(format!(
@@ -244,6 +239,25 @@ impl Header<'_> {
         }
         Ok((size, unpacked))
     }
+}
+
+/// The problem of a member with these methods in the archive's directory and in its local header.
+fn compressed(listed: u64, local: u64) -> String {
+    let called = |method: u64| match CompressionMethod::new(method as u16).name() {
+        Some(name) => format!("method {method}, {}", name.to_lowercase()),
+        None => format!("method {method}"),
+    };
+    let methods = match listed == local {
+        true => called(listed),
+        false => format!(
+            "{} in the archive's directory, {} in its local header",
+            called(listed),
+            called(local)
+        ),
+    };
+    format!(
+        "is compressed ({methods}), but tensors are read in place; save it again in Python, torch.save(torch.load(F), G), or unpack it and pack it with zip -0"
+    )
 }
 
 fn overlap(directory: &Directory, a: (&Member, u64), b: (&Member, u64)) -> String {

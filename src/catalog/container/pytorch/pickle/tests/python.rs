@@ -9,14 +9,15 @@ pub(super) fn cases() -> impl Iterator<Item = (String, Vec<u8>, &'static str)> {
         let [name, protocol, pickle, value] = fields[..] else {
             panic!("{line}");
         };
-        let digits = pickle.as_bytes().chunks(2);
-        let byte = |pair| u8::from_str_radix(str::from_utf8(pair).unwrap(), 16).unwrap();
-        (
-            format!("{name}, protocol {protocol}"),
-            digits.map(byte).collect(),
-            value,
-        )
+        (format!("{name}, protocol {protocol}"), bytes(pickle), value)
     })
+}
+
+/// Bytes in hexadecimal.
+pub(super) fn bytes(digits: &str) -> Vec<u8> {
+    let digits = digits.as_bytes().chunks(2);
+    let byte = |pair| u8::from_str_radix(str::from_utf8(pair).unwrap(), 16).unwrap();
+    digits.map(byte).collect()
 }
 
 #[test]

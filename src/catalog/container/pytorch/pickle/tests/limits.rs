@@ -1,0 +1,123 @@
+//! Pickles that would take more than they should.
+
+use super::*;
+
+/// A pickle that repeats something.
+fn repeated(before: &[u8], part: &[u8], times: usize, after: &[u8]) -> Vec<u8> {
+    [before, &part.repeat(times), after].concat()
+}
+
+#[track_caller]
+fn exceeds(pickled: &[u8], opcode: &str, limit: &str) {
+    let found = problems(pickled);
+    let ends = format!("makes more than {limit}, the most that stfs keeps");
+    let is = found.len() == 1
+        && found[0].starts_with(&format!("its pickle is too large: {opcode} at byte"))
+        && found[0].ends_with(&ends);
+    assert!(is, "{found:?}");
+}
+
+#[test]
+fn values_references_and_strings_are_limited() {
+    let many = repeated(b"\x80\x02", b"N0", (1 << 24) + 1, b"N.");
+    exceeds(&many, "NONE", "16,777,216 values");
+    let deep = repeated(b"\x80\x02N", b"2", 1 << 25, b".");
+    exceeds(&deep, "DUP", "33,554,432 references on its stack");
+    let marks = repeated(b"\x80\x02", b"(", (1 << 25) + 1, b".");
+    exceeds(&marks, "MARK", "33,554,432 references on its stack");
+    let long = [b"X\0\0\x01\0".as_slice(), &[b'a'; 1 << 16]].concat();
+    let strings = repeated(b"\x80\x02", &long, 4097, b".");
+    exceeds(&strings, "BINUNICODE", "268,435,456 bytes of strings");
+    let memo = repeated(b"\x80\x04N", b"\x94", (1 << 24) + 1, b".");
+    exceeds(&memo, "MEMOIZE", "16,777,216 memo entries");
+    // The pairs of one list, in many dicts.
+    let pairs = repeated(b"\x80\x02(", b"K\x01K\x02\x86", 1 << 20, b"lq\x000");
+    let pairs = [pairs, b"ccollections\nOrderedDict\nq\x01".to_vec()].concat();
+    let references = repeated(&pairs, b"0h\x01h\x00\x85R", 32, b".");
+    exceeds(&references, "REDUCE", "67,108,864 references");
+}
+
+#[test]
+fn a_string_over_64_kib_is_skipped() {
+    let string = |n: usize| {
+        let length = (n as u32).to_le_bytes();
+        [b"\x80\x02X", length.as_slice(), &vec![b'a'; n], b"."].concat()
+    };
+    assert_eq!(value(&string(65537)), "skipped:65537");
+    assert_eq!(value(&string(65536)).len(), 2 + 2 * 65536);
+    let bytes = [b"\x80\x03B\x01\0\x01\0".as_slice(), &[0xff; 65537], b"."].concat();
+    assert_eq!(value(&bytes), "skipped:65537");
+    let line = [b"V".as_slice(), &vec![b'a'; 1 << 20], b"\n."].concat();
+    assert_eq!(value(&line), "skipped:1048576");
+    let line = [b"S'".as_slice(), &b"\\x41".repeat(70_000), b"'\n."].concat();
+    assert_eq!(value(&line), "skipped:70000");
+}
+
+#[test]
+fn a_memo_number_costs_one_entry() {
+    let pickled = b"\x80\x02K\x05r\xff\xff\xff\xff0j\xff\xff\xff\xff.";
+    assert_eq!(value(pickled), "5");
+    let text = b"I5\np4294967295\n0g4294967295\n.";
+    assert_eq!(value(text), "5");
+    // A number that the list reaches later, and one that is put twice.
+    let mut pickled = b"\x80\x02".to_vec();
+    for n in [200_000u32, 5, 5, 200_000] {
+        pickled.extend(b"K");
+        pickled.push(n as u8);
+        pickled.extend(b"r");
+        pickled.extend(n.to_le_bytes());
+        pickled.push(b'0');
+    }
+    for n in 0..100_000u32 {
+        pickled.extend(b"K\x01r");
+        pickled.extend((n + 10).to_le_bytes());
+        pickled.push(b'0');
+    }
+    pickled.extend(b"K\x09r\x40\x0d\x03\x000h\x05j\x40\x0d\x03\x00\x86.");
+    assert_eq!(value(&pickled), "(5 9)");
+}
+
+#[test]
+fn a_doubling_structure_costs_what_the_pickle_has() {
+    // 30 lists, each with two references to the one before: 2^30 paths.
+    let mut pickled = b"\x80\x02]q\0".to_vec();
+    for i in 0..30u8 {
+        pickled.extend([b'0', b']', b'q', i + 1, b'h', i, b'a', b'h', i, b'a']);
+    }
+    pickled.push(b'.');
+    let pickle = run(&pickled);
+    assert_eq!(pickle.len(), 31);
+}
+
+#[test]
+fn a_container_may_hold_itself() {
+    for pickled in [b"\x80\x02]q\0h\0a.".as_slice(), b"\x80\x02}q\0K\x01h\0s."] {
+        let pickle = run(pickled);
+        let root = pickle.root().unwrap();
+        match pickle.get(root) {
+            Value::List(&[item]) => assert_eq!(item, root),
+            Value::Mapping(pairs) => {
+                assert_eq!(
+                    pairs.into_iter().map(|(_, v)| v).collect::<Vec<_>>(),
+                    [root]
+                );
+            }
+            _ => panic!(),
+        }
+    }
+}
+
+#[test]
+fn a_million_nested_tuples_or_dicts_are_no_recursion() {
+    let tuples = repeated(b"\x80\x02)", b"\x85", 1_000_000, b".");
+    assert_eq!(run(&tuples).len(), 1_000_001);
+    let dicts = repeated(b"\x80\x02", b"}K\x01", 1_000_000, b"N");
+    let dicts = [dicts, repeated(b"", b"s", 1_000_000, b".")].concat();
+    assert_eq!(run(&dicts).len(), 2_000_001);
+    let calls = repeated(b"\x80\x02cmine\nf\n", b")R", 1_000_000, b".");
+    let pickle = run(&calls);
+    let Value::Object(object) = pickle.get(pickle.root().unwrap()) else {
+        panic!();
+    };
+    assert_eq!(object.name, "mine.f");
+}

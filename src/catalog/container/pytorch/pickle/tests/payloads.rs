@@ -1,0 +1,76 @@
+//! Hostile pickles: `payloads.txt` has what each does, with bytes that `pickletools` found.
+
+use super::*;
+
+#[test]
+fn a_payload_is_named_with_its_argument_and_its_byte() {
+    let mut checked = 0;
+    for line in include_str!("payloads.txt").lines() {
+        let fields: Vec<&str> = line.split('\t').collect();
+        let [name, pickled, does] = fields[..] else {
+            panic!("{line}");
+        };
+        let found = problems(&python::bytes(pickled));
+        let expected = format!("is hostile: its pickle {does} of data.pkl; nothing was executed");
+        assert_eq!(found.first(), Some(&expected), "{name}");
+        let damaged = name.contains("then") || name.contains("cut short");
+        assert_eq!(found.len(), 1 + usize::from(damaged), "{name}: {found:?}");
+        checked += 1;
+    }
+    assert!(checked > 30, "{checked}");
+}
+
+#[test]
+fn the_beginning_of_an_argument_that_is_not_kept_is_shown() {
+    let length = 100_000u32.to_le_bytes();
+    let pickled = [
+        b"cos\nsystem\nX".as_slice(),
+        &length,
+        &[b'z'; 100_000],
+        b"\x85R.",
+    ]
+    .concat();
+    let z = "z".repeat(80);
+    assert_eq!(
+        problems(&pickled),
+        [format!(
+            "is hostile: its pickle calls os.system(\"{z}…\") at byte 100017 of data.pkl; nothing was executed"
+        )]
+    );
+}
+
+#[test]
+fn a_hostile_pickle_that_is_complete_is_still_read() {
+    let pickle = outcome(b"(cos\nsystem\nI1\nt.").pickle.unwrap();
+    assert_eq!(show(&pickle, pickle.root().unwrap()), "(name:os.system 1)");
+}
+
+#[test]
+fn every_payload_is_listed_as_far_as_a_hundred() {
+    let two = problems(b"(cos\nsystem\ncsys\nexit\nt.");
+    assert!(
+        two.len() == 2 && two[1].contains("names sys.exit at byte 12"),
+        "{two:?}"
+    );
+    let names: Vec<String> = (0..200).map(|i| format!("cos\na{i}\n")).collect();
+    let many = format!("({}t.", names.concat());
+    assert_eq!(problems(many.as_bytes()).len(), 100);
+}
+
+#[test]
+fn harmless_names_that_look_alike_are_not_payloads() {
+    for name in [
+        "numpy.testing._private.utils\nrunstring",
+        "osmium\nsystem",
+        "models.os\nsystem",
+        "mine\nos",
+        "mine\neval",
+        "builtins\ngetattr",
+        "torch.code\nNet",
+        "pickles\nloads",
+        "__main__\nopen",
+    ] {
+        let pickled = format!("c{name}\n.");
+        assert_eq!(problems(pickled.as_bytes()), [""; 0], "{name}");
+    }
+}
