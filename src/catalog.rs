@@ -24,7 +24,7 @@ mod tensors;
 pub use configuration::{Configuration, Unused};
 pub(crate) use container::METADATA;
 pub(crate) use container::gguf;
-pub use container::{check_gguf, check_header};
+pub use container::{check_gguf, check_header, check_pickle};
 pub use findings::{HeaderProblem, Problem, check};
 pub use order::natural;
 pub use row::{ManifestBits, Row, RowBytes, RowOrigin};

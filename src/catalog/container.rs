@@ -30,6 +30,7 @@ mod tests;
 
 pub use gguf::check_gguf;
 pub(super) use impostor::not_json;
+pub use pytorch::check_pickle;
 pub use safetensors::{METADATA, check_header};
 
 /// All containers, in order of preference: if a directory holds several, the first row that claims

@@ -23,6 +23,8 @@ mod tensor;
 #[cfg(test)]
 mod testing;
 
+pub use pickle::check_pickle;
+
 /// The format's name in `model.json`.
 const NAME: &str = "pytorch";
 

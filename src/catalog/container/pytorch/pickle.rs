@@ -26,6 +26,7 @@ use input::Input;
 use machine::Machine;
 
 use super::dtype::TorchDtype;
+use crate::catalog;
 use crate::catalog::container::cursor::Cursor;
 use crate::error::{Error, Result};
 use crate::reason::Reason;
@@ -208,6 +209,27 @@ pub(super) fn read(cursor: &mut Cursor<'_>, place: Place<'_>) -> Result<Outcome>
         Err(wrong) => outcome.damage.push(machine.explain(wrong, place.of)),
     }
     Ok(outcome)
+}
+
+/// Every problem of the pickle that a file begins with, and of nothing else in the file. Each of its
+/// values is looked at once. Empty if there are none.
+///
+/// # Errors
+/// The file cannot be read.
+pub fn check_pickle(file: &dyn catalog::Object) -> Result<Vec<String>> {
+    let mut cursor = Cursor::new(file, 0, file.len());
+    let place = Place {
+        start: 0,
+        of: "the file",
+    };
+    let outcome = read(&mut cursor, place)?;
+    if let Some(pickle) = &outcome.pickle {
+        let values = 0..u32::try_from(pickle.len()).unwrap_or(u32::MAX);
+        values.map(Ref).for_each(|value| drop(pickle.get(value)));
+        pickle.storages().for_each(drop);
+        pickle.unknown_names().for_each(drop);
+    }
+    Ok([outcome.hostile, outcome.damage].concat())
 }
 
 impl Pickle {
