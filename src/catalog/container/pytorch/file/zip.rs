@@ -157,6 +157,8 @@ fn place(start: u64) -> Place<'static> {
 /// and nothing else of them.
 fn run_pickles(file: &dyn Object, directory: &Directory) -> Result<Outcome> {
     let mut all = Outcome::default();
+    // Members that overlap could be one long pickle many times.
+    let mut left = file.len();
     for (i, (number, _)) in names::pickles(directory).take(PICKLES).enumerate() {
         let Some(member) = directory.members.get(number) else {
             continue;
@@ -178,6 +180,10 @@ fn run_pickles(file: &dyn Object, directory: &Directory) -> Result<Outcome> {
             ));
             continue;
         }
+        let Some(rest) = left.checked_sub(member.size) else {
+            continue;
+        };
+        left = rest;
         let mut cursor = Cursor::new(file, bytes.start, bytes.end);
         let mut outcome = pickle::read(&mut cursor, place(bytes.start))?;
         all.hostile.append(&mut outcome.hostile);
