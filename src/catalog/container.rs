@@ -47,6 +47,11 @@ pub(super) trait Container: Sync {
     /// The format's name in `model.json`.
     fn name(&self) -> &'static str;
 
+    /// What a file in it is called in messages.
+    fn kind(&self) -> String {
+        format!("{} file", self.name())
+    }
+
     /// What it looks for in a directory, for the error message if nothing is found.
     fn looks_for(&self) -> &'static [&'static str];
 
@@ -105,7 +110,7 @@ pub(super) trait Container: Sync {
     ///
     /// # Errors
     /// What it is, and what to do. The file cannot be read.
-    fn check_kin(&self, file: &dyn Object, head: &[u8]) -> Result<()> {
+    fn check_lookalike(&self, file: &dyn Object, head: &[u8]) -> Result<()> {
         let _ = (file, head);
         Ok(())
     }

@@ -107,8 +107,8 @@ impl Gathered {
 
     /// Whether a read from `start` on continues another one. Remembers where it ends.
     fn follows(&self, start: u64, end: u64) -> bool {
-        const NONE: AtomicU64 = AtomicU64::new(u64::MAX);
-        let ends = self.ends.get_or_init(|| Box::new([NONE; READERS]));
+        let none = || Box::new([const { AtomicU64::new(u64::MAX) }; READERS]);
+        let ends = self.ends.get_or_init(none);
         let is_known = |at| ends.iter().any(|e| e.load(Ordering::Relaxed) == at);
         let follows = is_known(start);
         if !is_known(end) {

@@ -23,6 +23,10 @@ const BUDGET: usize = 256 << 20;
 static CACHE: LazyLock<Mutex<Lru>> = LazyLock::new(Mutex::default);
 static OWNERS: AtomicU64 = AtomicU64::new(0);
 
+/// Held by tests: shared by those that count what the cache saves, alone by those that fill it.
+#[cfg(test)]
+pub(super) static FILLED: std::sync::RwLock<()> = std::sync::RwLock::new(());
+
 /// Owner and index of a piece.
 type Key = (u64, u64);
 type Piece = Arc<dyn Any + Send + Sync>;
@@ -292,6 +296,7 @@ mod tests {
 
     #[test]
     fn pieces_are_freed_outside_the_lock() {
+        let _alone = FILLED.write().unwrap_or_else(PoisonError::into_inner);
         let (done, wait) = mpsc::channel();
         std::thread::spawn(move || {
             let cache = TileCache::<Late>::new();

@@ -203,7 +203,7 @@ fn files_of_another_kind_under_a_shards_name() {
     }
     refused_shard(
         b"PK\x03\x04archive/data.pkl",
-        &["is a pytorch file, although a safetensors file is expected"],
+        &["is a PyTorch checkpoint (a pickle), although a safetensors file is expected"],
     );
     refused_shard(
         b"\x80\x02}q\x00X\x01\x00\x00\x00",

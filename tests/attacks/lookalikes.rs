@@ -92,7 +92,7 @@ fn what_really_is_a_pickle_is_called_one() {
     let zip = b"PK\x03\x04\x00\x00\x08\x08\x00\x00\x00\x00";
     let legacy = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19.";
     let frame = b"\x80\x04\x95\x10\x00\x00\x00\x00\x00\x00\x00}";
-    let checkpoint = "is a pytorch file, although a safetensors file is expected";
+    let checkpoint = "is a PyTorch checkpoint (a pickle), although a safetensors file is expected";
     let pickle = "is a pickle, but not of torch.save";
     for (bytes, what) in [
         (&zip[..], checkpoint),

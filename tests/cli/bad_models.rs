@@ -68,7 +68,7 @@ fn files_under_a_shards_name_that_are_none() {
         ),
         (
             b"PK\x03\x04\x00\x00archive/data.pkl",
-            &["is a pytorch file, although a safetensors file is expected"],
+            &["is a PyTorch checkpoint (a pickle), although a safetensors file is expected"],
         ),
         (b"GGUF\x03\x00\x00\x00", &["is a gguf file"]),
     ] {

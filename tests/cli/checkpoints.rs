@@ -142,12 +142,12 @@ fn the_first_bytes_decide_not_the_ending() {
     for model in [shard.path(), &shard.join("model.pt")] {
         refused(
             model,
-            &["model.pt: is a safetensors file, although a pytorch file"],
+            &["model.pt: is a safetensors file, although a PyTorch checkpoint"],
         );
     }
     refused(
         dir.file("x.safetensors", of("a")),
-        &["is a pytorch file, although a safetensors file is expected"],
+        &["is a PyTorch checkpoint (a pickle), although a safetensors file is expected"],
     );
     refused(
         dir.file("y.pt", "text"),

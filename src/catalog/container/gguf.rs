@@ -96,7 +96,7 @@ impl Container for Gguf {
         head.starts_with(&MAGIC)
     }
 
-    fn check_kin(&self, file: &dyn Object, head: &[u8]) -> Result<()> {
+    fn check_lookalike(&self, file: &dyn Object, head: &[u8]) -> Result<()> {
         let Some(magic) = older_ggml(head) else {
             return Ok(());
         };

@@ -14,7 +14,7 @@ const HEAD: u64 = 1024;
 /// should belong to.
 ///
 /// # Errors
-/// The file is one of the known impostors, is a container's kin, or belongs to another container.
+/// The file is one of the known impostors, is taken for a container's by mistake, or belongs to another container.
 pub(super) fn check(file: &dyn Object, expected: Option<&dyn Container>) -> Result<()> {
     let mut head = vec![0u8; file.len().min(HEAD) as usize];
     file.read_at(0, &mut head)?;
@@ -25,17 +25,19 @@ pub(super) fn check(file: &dyn Object, expected: Option<&dyn Container>) -> Resu
     if let Some(expected) = expected
         && expected.begins_so(&head)
     {
-        return expected.check_kin(file, &head);
+        return expected.check_lookalike(file, &head);
     }
     check_head(at, &head, file.len())?;
     for container in CONTAINERS {
-        container.check_kin(file, &head)?;
+        container.check_lookalike(file, &head)?;
     }
     if let Some(expected) = expected
         && let Some(other) = CONTAINERS.iter().find(|c| c.begins_so(&head))
     {
-        let (is, should) = (other.name(), expected.name());
-        let problem = format!("is a {is} file, although a {should} file is expected here");
+        let (is, should) = (other.kind(), expected.kind());
+        let problem = format!(
+            "is a {is}, although a {should} is expected here; rename it to mount it as what it is"
+        );
         return Err(Error::invalid(at, problem));
     }
     Ok(())

@@ -36,6 +36,10 @@ impl Container for PyTorch {
         NAME
     }
 
+    fn kind(&self) -> String {
+        "PyTorch checkpoint (a pickle)".into()
+    }
+
     fn looks_for(&self) -> &'static [&'static str] {
         &[
             "pytorch_model.bin.index.json",
@@ -73,8 +77,8 @@ impl Container for PyTorch {
         Head::of(head).is_some_and(Head::may_be_checkpoint)
     }
 
-    fn check_kin(&self, file: &dyn Object, _: &[u8]) -> Result<()> {
-        file::check_kin(file)
+    fn check_lookalike(&self, file: &dyn Object, _: &[u8]) -> Result<()> {
+        file::check_lookalike(file)
     }
 }
 

@@ -52,7 +52,7 @@ fn what_is_not_gguf() {
     );
     refused_bytes(
         b"PK\x03\x04archive/data.pkl",
-        &["is a pytorch file, although a gguf file"],
+        &["is a PyTorch checkpoint (a pickle), although a gguf file"],
     );
 }
 

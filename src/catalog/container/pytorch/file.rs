@@ -92,7 +92,7 @@ impl Checkpoint {
 ///
 /// # Errors
 /// What it is, and what to do, or that it is hostile. It cannot be read.
-pub(super) fn check_kin(file: &dyn Object) -> Result<(), Error> {
+pub(super) fn check_lookalike(file: &dyn Object) -> Result<(), Error> {
     if detect::other(file)?.is_none() {
         return Ok(());
     }

@@ -85,7 +85,8 @@ pub(super) fn claim(listing: &Listing) -> Result<Verdict> {
             Ok(refusal.map_or(Verdict::No, Verdict::Almost))
         }
         _ => {
-            let sets = found.sets.iter().map(|set| set.names[0].as_str());
+            let sets = found.sets.iter().filter_map(|set| set.names.first());
+            let sets = sets.map(String::as_str);
             let several: Vec<&str> = sets.chain(found.single.iter().copied()).collect();
             let several = refusal::list(several.iter().copied());
             let problem =

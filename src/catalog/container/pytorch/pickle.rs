@@ -81,6 +81,12 @@ impl Pairs<'_> {
     pub fn len(self) -> usize {
         self.0.len() / 2
     }
+
+    /// The pair at a place, at once.
+    pub fn get(self, place: usize) -> Option<(Ref, Ref)> {
+        let (pairs, _) = self.0.as_chunks();
+        pairs.get(place).map(|&[key, value]| (key, value))
+    }
 }
 
 impl<'p> IntoIterator for Pairs<'p> {

@@ -68,7 +68,7 @@ impl<'p> Contents<'p> {
         let at = place as usize;
         match self.pickle.get(container) {
             Value::Mapping(pairs) => {
-                let (key, value) = pairs.into_iter().nth(at)?;
+                let (key, value) = pairs.get(at)?;
                 let key = Key::of(self.pickle, key).ok_or(key);
                 (!self.is_replaced(container, place)).then_some(Entry { key, value })
             }
@@ -105,7 +105,7 @@ impl<'p> Contents<'p> {
 /// hashes find them in a quarter of a hash map's memory.
 fn replaced_pairs(pickle: &Pickle, pairs: Pairs<'_>, hashes: &mut [(u64, u32)]) -> Vec<u32> {
     hashes.sort_unstable();
-    let key = |place: u32| Key::of(pickle, pairs.into_iter().nth(place as usize)?.0);
+    let key = |place: u32| Key::of(pickle, pairs.get(place as usize)?.0);
     let mut replaced = Vec::new();
     for alike in hashes.chunk_by(|(a, _), (b, _)| a == b) {
         // Keys with one hash are one key, but for collisions.
