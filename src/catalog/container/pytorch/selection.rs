@@ -18,7 +18,7 @@ mod walk;
 
 pub(super) use contents::Contents;
 pub(super) use holdings::{Held, Holdings};
-pub(super) use walk::{Found, Walk};
+pub(super) use walk::{Found, MAX_DEPTH, Walk};
 
 /// The keys under which training programs keep the model, in the order that counts. (The order is that of
 /// `spandrel`, which most programs that load models for upscaling use.)
@@ -125,6 +125,11 @@ impl<'p> Search<'_, 'p> {
         if let Some((place, key, value)) = self.under_model_key(self.root) {
             way.go(self.root, place, key, value);
             while let Some((place, key, value)) = self.only_model_key(way.end) {
+                if way.key.len() == MAX_DEPTH {
+                    return Err(format!(
+                        "its model is below more than {MAX_DEPTH} keys, the most that are followed; mount a part of the file"
+                    ));
+                }
                 way.go(way.end, place, key, value);
             }
             return Ok(self.at(way, Vec::new()));
@@ -205,7 +210,8 @@ impl<'p> Search<'_, 'p> {
                     add(&before, name.name(), value);
                 }
             }
-            before = format!("{before}{key}.");
+            before.push_str(key);
+            before.push('.');
         }
         for (container, place) in ends {
             let entry = self.contents.entry(container, place);

@@ -181,8 +181,8 @@ impl<'r> Reading<'r> {
         let mut takes = name.len() as u64;
         match self.tensors.make(name, tensor) {
             Ok(Made::Row(row)) => {
-                // A shape and strides; both are copied when the table is made.
-                takes += 32 * row.shape.len() as u64;
+                // The shape and its copy in the table, strides as numbers and as JSON.
+                takes += 128 * row.shape.len() as u64;
                 shard.tensors.push(row);
             }
             Ok(Made::LeftOut(why)) => remarks.left_out(name, &why),
@@ -210,7 +210,7 @@ impl<'r> Reading<'r> {
             same.iter().map(|(name, _)| (&**name, None)).collect();
         let mut walk = Walk::new(self.contents, model.value, &model.without);
         while let Ok(Some(_)) = walk.next() {
-            if let Some(path @ None) = first.get_mut(walk.name()) {
+            if let Some(path @ None) = first.get_mut(walk.name().as_str()) {
                 *path = Some(walk.path());
             }
         }
@@ -229,7 +229,7 @@ impl<'r> Reading<'r> {
     fn check_rest(&self, mut walk: Walk<'_, 'r>, problems: &mut Problems) -> Result<(), Full> {
         while let Ok(Some(found)) = walk.next() {
             if let Err(why) = self.tensors.check(found.tensor) {
-                problems.tensor(&elide(walk.name(), MAX_NAME), &why)?;
+                problems.tensor(&elide(&walk.name(), MAX_NAME), &why)?;
             }
         }
         Ok(())

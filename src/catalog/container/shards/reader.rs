@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::ffi::OsStr;
 use std::sync::Arc;
 
+use serde_json::map::Entry;
 use serde_json::{Map, Value};
 
 use super::{Broken, Shard, ShardFormat};
@@ -49,9 +50,7 @@ impl Reader<'_> {
         match read {
             Ok(mut shard) => {
                 merge_metadata(&mut catalog.metadata, shard.metadata.take());
-                for (key, value) in std::mem::take(&mut shard.summary) {
-                    catalog.summary.entry(key).or_insert(value);
-                }
+                merge_summary(&mut catalog.summary, std::mem::take(&mut shard.summary));
                 catalog.notes.append(&mut shard.notes);
                 for flaw in shard.flaws.drain(..) {
                     findings.flaw(flaw.of(name));
@@ -73,6 +72,26 @@ fn merge_metadata(into: &mut Map<String, Value>, from: Option<HashMap<String, St
     let sorted: BTreeMap<String, String> = from.into_iter().flatten().collect();
     for (k, v) in sorted {
         into.entry(k).or_insert(Value::String(v));
+    }
+}
+
+/// Objects get the keys that they lack, and lists the values; otherwise the first shard wins.
+fn merge_summary(into: &mut Map<String, Value>, from: Map<String, Value>) {
+    for (key, value) in from {
+        match (into.entry(key), value) {
+            (Entry::Vacant(place), value) => drop(place.insert(value)),
+            (Entry::Occupied(place), value) => match (place.into_mut(), value) {
+                (Value::Object(into), Value::Object(from)) => merge_summary(into, from),
+                (Value::Array(into), Value::Array(from)) => {
+                    for value in from {
+                        if !into.contains(&value) {
+                            into.push(value);
+                        }
+                    }
+                }
+                _ => {}
+            },
+        }
     }
 }
 

@@ -5,6 +5,7 @@ use std::hash::{BuildHasher, RandomState};
 
 use super::super::pickle::{Pairs, Pickle, Ref, Value};
 use super::key::Key;
+use super::walk::max_visits;
 
 /// The containers of a pickle.
 pub(crate) struct Contents<'p> {
@@ -27,18 +28,19 @@ impl<'p> Contents<'p> {
     pub fn new(pickle: &'p Pickle) -> Contents<'p> {
         let mut replaced = HashMap::new();
         let mut hashes = Vec::new();
-        let state = RandomState::new();
+        let mut hasher = KeyHasher::default();
+        // The walk refuses a mapping with more pairs than it may follow, whatever its keys are.
+        let most = max_visits(pickle);
         for value in (0..pickle.len()).filter_map(|place| u32::try_from(place).ok()) {
             let value = Ref(value);
             if let Value::Mapping(pairs) = pickle.get(value)
-                && pairs.len() > 1
+                && (2..=most).contains(&(pairs.len() as u64))
             {
                 hashes.clear();
                 let keys = pairs.into_iter().zip(0u32..);
-                hashes.extend(keys.filter_map(|((key, _), place)| {
-                    let key = Key::of(pickle, key)?;
-                    Some((state.hash_one(key), place))
-                }));
+                hashes.extend(
+                    keys.filter_map(|((key, _), place)| Some((hasher.hash(pickle, key)?, place))),
+                );
                 let twice = replaced_pairs(pickle, pairs, &mut hashes);
                 if !twice.is_empty() {
                     replaced.insert(value, twice.into());
@@ -68,9 +70,12 @@ impl<'p> Contents<'p> {
         let at = place as usize;
         match self.pickle.get(container) {
             Value::Mapping(pairs) => {
+                if self.is_replaced(container, place) {
+                    return None;
+                }
                 let (key, value) = pairs.get(at)?;
                 let key = Key::of(self.pickle, key).ok_or(key);
-                (!self.is_replaced(container, place)).then_some(Entry { key, value })
+                Some(Entry { key, value })
             }
             Value::List(items) | Value::Tuple(items) => Some(Entry {
                 key: Ok(Key::place(at)),
@@ -101,17 +106,49 @@ impl<'p> Contents<'p> {
     }
 }
 
+/// Hashes keys. A long one is hashed once, however many mappings have it.
+#[derive(Default)]
+struct KeyHasher {
+    state: RandomState,
+    long: HashMap<Ref, u64>,
+}
+
+/// Keys from this many bytes on are long.
+const LONG_KEY: usize = 64;
+
+impl KeyHasher {
+    /// The hash of a key; `None` if it can have no place in a name.
+    fn hash(&mut self, pickle: &Pickle, value: Ref) -> Option<u64> {
+        if let Some(hash) = self.long.get(&value) {
+            return Some(*hash);
+        }
+        let key = Key::of(pickle, value)?;
+        let hash = self.state.hash_one(key);
+        if let Key::Text(text) | Key::Bytes(text) = key
+            && text.len() >= LONG_KEY
+        {
+            self.long.insert(value, hash);
+        }
+        Some(hash)
+    }
+}
+
 /// The places of pairs whose key comes again later, given the hash and the place of each pair. Sorted
 /// hashes find them in a quarter of a hash map's memory.
 fn replaced_pairs(pickle: &Pickle, pairs: Pairs<'_>, hashes: &mut [(u64, u32)]) -> Vec<u32> {
     hashes.sort_unstable();
-    let key = |place: u32| Key::of(pickle, pairs.get(place as usize)?.0);
+    let key = |place: u32| pairs.get(place as usize).map(|(key, _)| key);
+    let equal = |a: Option<Ref>, b: Option<Ref>| match (a, b) {
+        // The same text any number of times is not compared with itself.
+        (Some(a), Some(b)) => a == b || Key::of(pickle, a) == Key::of(pickle, b),
+        _ => false,
+    };
     let mut replaced = Vec::new();
     for alike in hashes.chunk_by(|(a, _), (b, _)| a == b) {
         // Keys with one hash are one key, but for collisions.
         let mut last: Vec<u32> = Vec::new();
         for &(_, place) in alike.iter().rev() {
-            match last.iter().any(|&later| key(later) == key(place)) {
+            match last.iter().any(|&later| equal(key(later), key(place))) {
                 true => replaced.push(place),
                 false => last.push(place),
             }

@@ -73,7 +73,7 @@ impl<'c, 'p> Holdings<'c, 'p> {
 
     /// Whether a value is a tensor, or holds one.
     pub fn any(&self, value: Ref) -> bool {
-        self.of(value).tensors > 0
+        matches!(self.contents.pickle.get(value), Value::Tensor(_)) || self.of(value).tensors > 0
     }
 
     fn held_at(&self, index: u32) -> Held {

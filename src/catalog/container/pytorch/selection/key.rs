@@ -7,6 +7,9 @@ use std::hash::{Hash, Hasher};
 use super::super::describe::short;
 use super::super::pickle::{Pickle, Ref, Value};
 
+/// The most bytes of a key that is not text. It is checked to be UTF-8 each time it is looked at.
+const MAX_BYTES: usize = 4 << 10;
+
 /// A key of a mapping, or a place in a list or tuple.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Key<'p> {
@@ -22,7 +25,9 @@ impl<'p> Key<'p> {
     pub fn of(pickle: &'p Pickle, value: Ref) -> Option<Key<'p>> {
         Some(match pickle.get(value) {
             Value::Text(text) => Key::Text(text),
-            Value::Bytes(bytes) => Key::Bytes(std::str::from_utf8(bytes).ok()?),
+            Value::Bytes(bytes) if bytes.len() <= MAX_BYTES => {
+                Key::Bytes(std::str::from_utf8(bytes).ok()?)
+            }
             Value::Int(n) => Key::Int(n),
             Value::Bool(b) => Key::Bool(b),
             Value::None => Key::None,

@@ -1,14 +1,12 @@
 //! The walk through a checkpoint's model: every tensor, with its name.
 
-use std::fmt::Write;
-
 use super::super::describe::{kind, short};
-use super::super::pickle::{Rebuilt, Ref, Value};
+use super::super::pickle::{Pickle, Rebuilt, Ref, Value};
 use super::contents::Contents;
 use super::key::Key;
 
 /// The most keys in the path of a tensor.
-const MAX_DEPTH: usize = 64;
+pub(in super::super) const MAX_DEPTH: usize = 64;
 /// The walk may follow this many references for each value of the pickle. A file in which values are
 /// shared can have exponentially many paths.
 const VISITS_PER_VALUE: u64 = 4;
@@ -25,7 +23,7 @@ pub(crate) struct Found<'p> {
     pub value: Ref,
 }
 
-/// A walk, as an iterator of tensors whose names it can tell.
+/// A walk: an iterator of tensors that knows their names.
 pub(crate) struct Walk<'c, 'p> {
     contents: &'c Contents<'p>,
     /// The value to begin with, until it is visited.
@@ -39,8 +37,6 @@ pub(crate) struct Walk<'c, 'p> {
     /// One bit for each value: whether it is on the path (or, with `once`, was met).
     marked: Vec<u64>,
     visits: u64,
-    /// The name up to the innermost container, and then that of the tensor found last.
-    name: String,
     /// Things that were skipped.
     pub remarks: Vec<String>,
     /// How many more there are.
@@ -52,8 +48,12 @@ struct Frame {
     container: Ref,
     /// The next place in it.
     next: u32,
-    /// The length of its name.
-    name: u32,
+}
+
+/// The most references that a walk through the values of a pickle may follow.
+pub(super) fn max_visits(pickle: &Pickle) -> u64 {
+    let values = pickle.len() as u64;
+    values.saturating_mul(VISITS_PER_VALUE).max(MIN_VISITS)
 }
 
 impl<'c, 'p> Walk<'c, 'p> {
@@ -67,7 +67,6 @@ impl<'c, 'p> Walk<'c, 'p> {
             frames: Vec::new(),
             marked: vec![0; contents.pickle.len().div_ceil(64)],
             visits: 0,
-            name: String::new(),
             remarks: Vec::new(),
             more_remarks: 0,
         }
@@ -93,7 +92,6 @@ impl<'c, 'p> Walk<'c, 'p> {
         }
         while let Some(frame) = self.frames.last_mut() {
             let (container, place) = (frame.container, frame.next);
-            self.name.truncate(frame.name as usize);
             if place >= self.contents.places(container).unwrap_or(0) {
                 self.frames.pop();
                 if !self.once {
@@ -109,25 +107,16 @@ impl<'c, 'p> Walk<'c, 'p> {
             let Some(entry) = self.contents.entry(container, place) else {
                 continue;
             };
-            let key = match entry.key {
-                Ok(key) => key,
-                Err(odd) => {
-                    self.remark_key(odd);
-                    continue;
-                }
-            };
-            let depth = self.frames.len();
-            if depth <= MAX_DEPTH {
-                if depth > 1 {
-                    self.name.push('.');
-                }
-                self.name.push_str(&key.name());
+            if let Err(odd) = entry.key {
+                self.remark_key(odd);
+                continue;
             }
+            let depth = self.frames.len();
             if let Some(found) = self.visit(entry.value) {
                 if depth > MAX_DEPTH && !self.once {
                     return Err(format!(
-                        "a tensor below '{}' has more than {MAX_DEPTH} keys in its path; at most {MAX_DEPTH} are followed",
-                        short(&self.name)
+                        "a tensor below '{}' has more than {MAX_DEPTH} keys in its path, the most that a name can have; mount a part of the file",
+                        short(&self.name())
                     ));
                 }
                 return Ok(Some(found));
@@ -141,9 +130,11 @@ impl<'c, 'p> Walk<'c, 'p> {
         self.mark(tensor, true);
     }
 
-    /// The name of the tensor that was found last; empty for a bare tensor.
-    pub fn name(&self) -> &str {
-        &self.name
+    /// The name of the tensor that was found last; empty for a bare tensor. (It is made only now: the way
+    /// to a tensor may lead past any number of long keys.)
+    pub fn name(&self) -> String {
+        let keys: Vec<_> = self.keys(self.frames.len()).map(|key| key.name()).collect();
+        keys.join(".")
     }
 
     /// Whether the tensor that was found last is all there is, without a key.
@@ -153,15 +144,21 @@ impl<'c, 'p> Walk<'c, 'p> {
 
     /// The path to the tensor that was found last, as Python would write it: `['a.b']['c'][0]`.
     pub fn path(&self) -> String {
-        let mut path = String::new();
-        for frame in self.frames.iter().take(MAX_DEPTH) {
+        self.outer_path(self.frames.len())
+    }
+
+    /// The path to the container after that many others.
+    fn outer_path(&self, depth: usize) -> String {
+        self.keys(depth).map(|key| key.to_string()).collect()
+    }
+
+    /// The keys on the path, those of that many containers; no more than a name can have.
+    fn keys(&self, depth: usize) -> impl Iterator<Item = Key<'p>> + '_ {
+        let frames = self.frames.iter().take(depth.min(MAX_DEPTH));
+        frames.filter_map(|frame| {
             let place = frame.next.saturating_sub(1);
-            let entry = self.contents.entry(frame.container, place);
-            if let Some(key) = entry.and_then(|entry| entry.key.ok()) {
-                let _: Result<(), _> = write!(path, "{key}");
-            }
-        }
-        path
+            self.contents.entry(frame.container, place)?.key.ok()
+        })
     }
 
     /// Returns a tensor, and enters a container.
@@ -174,11 +171,12 @@ impl<'c, 'p> Walk<'c, 'p> {
             self.frames.push(Frame {
                 container: value,
                 next: 0,
-                name: u32::try_from(self.name.len()).unwrap_or(u32::MAX),
             });
         } else if !self.once {
-            let at = self.path();
-            self.remark(|| format!("{at} contains itself; the way back is skipped"));
+            self.remark(|walk| {
+                let at = walk.path();
+                format!("{at} contains itself; the way back is skipped")
+            });
         }
         None
     }
@@ -199,8 +197,8 @@ impl<'c, 'p> Walk<'c, 'p> {
 
     fn count(&mut self) -> Result<(), String> {
         self.visits += 1;
-        let values = self.contents.pickle.len() as u64;
-        let limit = (values.saturating_mul(VISITS_PER_VALUE)).max(MIN_VISITS);
+        let values = self.contents.pickle.len();
+        let limit = max_visits(self.contents.pickle);
         match self.visits <= limit || self.once {
             true => Ok(()),
             false => Err(format!(
@@ -210,34 +208,20 @@ impl<'c, 'p> Walk<'c, 'p> {
     }
 
     fn remark_key(&mut self, odd: Ref) {
-        let kind = kind(self.contents.pickle, odd);
-        let at = match self.frames.len() {
-            0 | 1 => "the model".into(),
-            _ => self.outer_path(),
-        };
-        self.remark(|| {
+        self.remark(|walk| {
+            let kind = kind(walk.contents.pickle, odd);
+            let at = match walk.frames.len() {
+                0 | 1 => "the model".into(),
+                depth => walk.outer_path(depth - 1),
+            };
             format!("an entry of {at} is skipped: its key is {kind}, and names are made of text and whole numbers")
         });
     }
 
-    /// The path to the innermost container.
-    fn outer_path(&self) -> String {
-        let mut path = String::new();
-        let outer = self.frames.len().saturating_sub(1).min(MAX_DEPTH);
-        for frame in self.frames.iter().take(outer) {
-            let place = frame.next.saturating_sub(1);
-            let entry = self.contents.entry(frame.container, place);
-            let key: Option<Key<'_>> = entry.and_then(|entry| entry.key.ok());
-            if let Some(key) = key {
-                let _: Result<(), _> = write!(path, "{key}");
-            }
-        }
-        path
-    }
-
-    fn remark(&mut self, text: impl FnOnce() -> String) {
+    /// Adds a remark, which is only made if there is room.
+    fn remark(&mut self, text: impl FnOnce(&Self) -> String) {
         match self.remarks.len() < MAX_REMARKS {
-            true => self.remarks.push(text()),
+            true => self.remarks.push(text(self)),
             false => self.more_remarks = self.more_remarks.saturating_add(1),
         }
     }

@@ -3,10 +3,12 @@
 use super::super::describe::short;
 use super::super::pickle::Pickle;
 use super::super::selection::{Model, Walk};
-use crate::text::thousands;
+use crate::text::{elide, thousands};
 
 /// The most lines of one kind.
 const MAX_LINES: usize = 1000;
+/// The longest path that a line repeats whole, in characters.
+const MAX_PATH: usize = 1000;
 /// The most names in the line about them.
 const MAX_NAMES: usize = 50;
 
@@ -29,8 +31,9 @@ impl Remarks {
                 let held = entry.held.text();
                 let path = &entry.path;
                 format!(
-                    "{}: {held}, not the model; mount {file}#{path}",
-                    short(path)
+                    "{}: {held}, not the model; mount {file}#{}",
+                    short(path),
+                    elide(path, MAX_PATH)
                 )
             })
             .collect();

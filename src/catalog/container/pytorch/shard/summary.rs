@@ -2,19 +2,23 @@
 
 use serde_json::{Map, Value as Json, json};
 
+use super::super::describe::short;
 use super::super::pickle::{Ref, Value};
 use super::super::selection::{Contents, Model};
+use crate::text::elide;
 
 /// The most entries of each part of the object.
 const MAX_ENTRIES: usize = 1000;
 /// The longest text of a value, in bytes.
 const MAX_TEXT: usize = 64 << 10;
+/// The longest path, in characters.
+const MAX_PATH: usize = 1000;
 /// The most text of all values together, in bytes.
 const MAX_TEXTS: usize = 1 << 20;
 
 /// The keys that a checkpoint adds to `model.json`.
 pub(super) fn of(contents: &Contents<'_>, root: Ref, model: &Model) -> Map<String, Json> {
-    let globals = contents.pickle.unknown_names().take(MAX_ENTRIES);
+    let globals = contents.pickle.unknown_names().take(MAX_ENTRIES).map(short);
     let checkpoint = json!({
         "key": model.key,
         "values": values(contents, root),
@@ -63,7 +67,7 @@ fn left_out(model: &Model) -> Map<String, Json> {
         .map(|entry| {
             let held = entry.held;
             let held = json!({"tensors": held.tensors, "bytes": held.bytes});
-            (entry.path.clone(), held)
+            (elide(&entry.path, MAX_PATH), held)
         })
         .collect()
 }

@@ -9,6 +9,10 @@ use crate::reason::{Reason, reason};
 /// The most bytes that a tensor may have: as many as all tensors of a catalog together.
 const MAX_BYTES: u64 = 1 << 56;
 
+/// The most dimensions. PyTorch has no limit, but its operations take at most 64; a hostile file may
+/// have one shape of millions in any number of tensors.
+const MAX_DIMENSIONS: usize = 128;
+
 /// How a tensor lies in its storage.
 pub(super) struct Geometry {
     /// Sizes of its dimensions, as PyTorch has them.
@@ -43,7 +47,11 @@ impl Geometry {
             ));
         }
         let offset = whole(pickle, strided.offset, "offset")?;
-        let numel = product(&sizes).filter(|&n| n < 1 << 63);
+        // PyTorch has tensors without elements whose other sizes are beyond any number.
+        let numel = match sizes.contains(&0) {
+            true => Some(0),
+            false => product(&sizes).filter(|&n| n < 1 << 63),
+        };
         let bytes = numel.map(|n| u128::from(n) * u128::from(element));
         let nbytes = match bytes.map(u64::try_from) {
             Some(Ok(nbytes)) if nbytes <= MAX_BYTES => nbytes,
@@ -149,10 +157,13 @@ pub(super) fn numel(pickle: &Pickle, size: Ref) -> u64 {
     let (Value::Tuple(sizes) | Value::List(sizes)) = pickle.get(size) else {
         return 0;
     };
-    let sizes = sizes.iter().map(|&size| match pickle.get(size) {
-        Value::Int(n) => u64::try_from(n).unwrap_or(0),
-        _ => 0,
-    });
+    let sizes = sizes
+        .iter()
+        .take(MAX_DIMENSIONS)
+        .map(|&size| match pickle.get(size) {
+            Value::Int(n) => u64::try_from(n).unwrap_or(0),
+            _ => 0,
+        });
     let mut numel = 1u64;
     for size in sizes {
         if size == 0 {
@@ -168,6 +179,12 @@ fn whole_numbers(pickle: &Pickle, values: Ref, what: &str) -> Result<Vec<u64>, R
         let is = number(pickle, values);
         return Err(reason!("its {what}s are {is}, not a tuple"));
     };
+    if items.len() > MAX_DIMENSIONS {
+        return Err(reason!(
+            "has {} {what}s, at most {MAX_DIMENSIONS} dimensions are served",
+            items.len()
+        ));
+    }
     items
         .iter()
         .map(|&item| whole(pickle, item, what))
