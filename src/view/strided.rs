@@ -63,8 +63,8 @@ const ANNOUNCED: usize = 1024;
 /// Gathered elements.
 pub struct Gathered {
     of: Arc<Strided>,
-    /// Tiles by their index.
-    tiles: TileCache<Vec<u8>>,
+    /// Tiles by their index. Like the plan made for the first read: a model may have many such tensors.
+    tiles: OnceLock<TileCache<Vec<u8>>>,
     /// Where recent reads ended: the next of a reader in order begins there.
     ends: OnceLock<Box<[AtomicU64; READERS]>>,
     next_end: AtomicUsize,
@@ -76,7 +76,7 @@ struct Strided {
     form: Form,
     /// Bytes of the groups that are reversed; 1 if none are.
     swapped: usize,
-    plan: Plan,
+    plan: OnceLock<Plan>,
 }
 
 impl Gathered {
@@ -87,7 +87,7 @@ impl Gathered {
         debug_assert!(form.len == 0 || form.span(&form.sizes()) <= source.len());
         Gathered::open(Arc::new(Strided {
             source,
-            plan: Plan::of(&form),
+            plan: OnceLock::new(),
             form,
             swapped: match layout.swap {
                 Swap::Nothing => 1,
@@ -98,11 +98,16 @@ impl Gathered {
 
     fn open(of: Arc<Strided>) -> Gathered {
         Gathered {
-            tiles: TileCache::of_at_most(of.plan.kept()),
             of,
+            tiles: OnceLock::new(),
             ends: OnceLock::new(),
             next_end: AtomicUsize::new(0),
         }
+    }
+
+    fn tiles(&self) -> &TileCache<Vec<u8>> {
+        let new = || TileCache::of_at_most(self.of.plan().kept());
+        self.tiles.get_or_init(new)
     }
 
     /// Whether a read from `start` on continues another one. Remembers where it ends.
@@ -148,13 +153,20 @@ impl Gathered {
         at: u64,
         buf: &mut [u8],
     ) -> Result<()> {
-        let kept = match self.tiles.find(index) {
+        let kept = self.tiles().find(index);
+        let alone = match kept {
+            Some(_) => 0,
+            None => self.of.cost(at, buf.len()),
+        };
+        let kept = match kept {
             Some(kept) => kept,
-            None if follows || self.of.cost(at, buf.len()) >= tile.cost / SHARE => {
+            None if follows || alone >= tile.cost / SHARE => {
                 patience::take_long()?;
                 let len = (range.end - range.start) as usize;
                 let make = |evicted: Option<Vec<u8>>| {
-                    let mut bytes = evicted.unwrap_or_default();
+                    // A much larger one would take more memory than the cache counts.
+                    let small = |bytes: &Vec<u8>| bytes.capacity() <= 2 * len;
+                    let mut bytes = evicted.filter(small).unwrap_or_default();
                     let no_memory = |_| {
                         Error::other(libc::ENOMEM, format!("no memory for a tile of {len} bytes"))
                     };
@@ -164,9 +176,14 @@ impl Gathered {
                     self.of.gather(range.start, &mut bytes)?;
                     Ok(bytes)
                 };
-                self.tiles.get_in(index, len, make)?
+                self.tiles().get_in(index, len, make)?
             }
-            None => return self.of.gather(at, buf),
+            None => {
+                if alone > LONG {
+                    patience::take_long()?;
+                }
+                return self.of.gather(at, buf);
+            }
         };
         let from = (at - range.start) as usize;
         if let Some(bytes) = kept.get(from..from + buf.len()) {
@@ -177,7 +194,7 @@ impl Gathered {
 
     /// Fills `buf` with whole elements from `start` on.
     fn read_whole(&self, start: u64, buf: &mut [u8]) -> Result<()> {
-        match self.of.plan.tile {
+        match self.of.plan().tile {
             Some(tile) => self.read_tiles(tile, start, buf),
             None => {
                 if self.of.cost(start, buf.len()) > LONG {
@@ -190,10 +207,14 @@ impl Gathered {
 }
 
 impl Strided {
+    fn plan(&self) -> &Plan {
+        self.plan.get_or_init(|| Plan::of(&self.form))
+    }
+
     /// What it costs to gather `len` bytes from `start` on.
     fn cost(&self, start: u64, len: usize) -> u64 {
         let parts = self.form.parts(start, start + len as u64);
-        let costs = parts.map(|part| plan::cost(&self.form, &part.sizes, self.plan.gap).1);
+        let costs = parts.map(|part| plan::cost(&self.form, &part.sizes, self.plan().gap).1);
         costs.fold(0, u64::saturating_add)
     }
 
@@ -205,7 +226,7 @@ impl Strided {
             let mut rest = &mut *buf;
             for part in self.form.parts(start, start + rest.len() as u64) {
                 let (now, later) = rest.split_at_mut(part.len as usize);
-                gather::read(&self.form, &part, self.plan.gap, &*self.source, now)?;
+                gather::read(&self.form, &part, self.plan().gap, &*self.source, now)?;
                 rest = later;
             }
         }
@@ -266,7 +287,7 @@ impl View for Gathered {
     }
 
     fn will_need(&self, ranges: &[Range<u64>]) {
-        let Strided { form, plan, .. } = &*self.of;
+        let (form, plan) = (&self.of.form, self.of.plan());
         let mut needed = Vec::new();
         for range in ranges {
             let range = self.of.whole(range);
@@ -286,7 +307,7 @@ impl View for Gathered {
     }
 
     fn grain(&self) -> u64 {
-        self.of.plan.tile.map_or(1, |tile| tile.bytes)
+        self.of.plan().tile.map_or(1, |tile| tile.bytes)
     }
 
     fn opened(&self) -> Option<SharedView> {
