@@ -110,6 +110,12 @@ impl<'r> Reading<'r> {
             Ok(model) => model,
             Err(why) => return problems.file(&why),
         };
+        // Tensors in exponentially many paths are the walk's to refuse.
+        let held = holdings.of(model.value).tensors;
+        if model.without.is_empty() && held <= self.tensors.pickle.len() as u64 {
+            let held = usize::try_from(held).unwrap_or(usize::MAX);
+            check_limits(held, 0).or_else(|why| problems.file(&why))?;
+        }
         drop(holdings);
         let mut remarks = Remarks::new(&model, name);
         self.walk(&model, shard, problems, &mut remarks)?;

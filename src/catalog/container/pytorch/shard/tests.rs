@@ -150,3 +150,22 @@ fn one_long_key_does_not_fill_memory() {
         .unwrap();
     assert!(refused.contains("at most 268435456 are used"), "{refused}");
 }
+
+#[test]
+fn one_tensor_under_a_million_names_does_not_fill_memory() {
+    let mut many = b"}(".to_vec();
+    for number in 0..(1u32 << 20) + 1 {
+        many.push(b'J');
+        many.extend(number.to_le_bytes());
+        many.extend(b"h\x01");
+    }
+    many.push(b'u');
+    let mut first = super::super::testing::opcodes(&tensor("0"));
+    first.extend(b"q\x01");
+    let root = dict([("a", Py::Opcodes(first)), ("b", Py::Opcodes(many))]);
+    let refused = made(&root).open(None).err().unwrap();
+    assert!(
+        refused.contains("has more than 1048576 tensors"),
+        "{refused}"
+    );
+}
