@@ -126,10 +126,18 @@ impl Payloads {
                 Some((at, None)) => format!("calls {name}() at byte {at}"),
                 None => format!("names {name} at byte {}", payload.at),
             };
-            format!("is hostile: its pickle {does} of {of}; nothing was executed")
+            let now = today(name);
+            format!("is hostile: its pickle {does} of {of}{now}; nothing was executed")
         };
         self.found.iter().map(problem).collect()
     }
+}
+
+/// What Python 3 takes a name for, if that is another module. It writes `subprocess` as Python 2's
+/// `commands` in protocols 0 to 2.
+fn today(name: &str) -> String {
+    let function = name.strip_prefix("commands.");
+    function.map_or_else(String::new, |f| format!(" (Python 3 calls subprocess.{f})"))
 }
 
 /// The first characters of a hostile text, such that a terminal shows them as they are.
