@@ -29,7 +29,14 @@ pub(super) struct Span {
     len: u32,
 }
 
-/// A list of references. There may be room behind it; several values may share one until one grows.
+impl Span {
+    /// Its length in bytes.
+    pub fn len(self) -> usize {
+        self.len as usize
+    }
+}
+
+/// A list of references that one value has. There may be room behind it.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Run {
     at: u32,
@@ -38,24 +45,6 @@ pub(super) struct Run {
 }
 
 impl Run {
-    /// The same references for another value, which gets its own when it grows.
-    pub fn shared(self) -> Run {
-        Run {
-            room: self.len,
-            ..self
-        }
-    }
-
-    /// The same references but the first, for another value.
-    pub fn without_first(self) -> Run {
-        let len = self.len.saturating_sub(1);
-        Run {
-            at: self.at + (self.len - len),
-            len,
-            room: len,
-        }
-    }
-
     /// How many references there are.
     pub fn len(self) -> usize {
         self.len as usize
@@ -204,7 +193,21 @@ impl Arena {
         Ok(Run { at, len, room })
     }
 
-    /// The keys and values of a run of pairs; `None` if it is something else.
+    /// A run of the same references for another value, without the first `skip` of them. It is a copy, so
+    /// that the limit on references bounds what those find who go through every container.
+    pub fn copied(&mut self, run: Run, skip: usize) -> Result<Run, Exceeds> {
+        let from = (run.at as usize + skip)..(run.at as usize + run.len());
+        self.reference_room(from.len())?;
+        let (at, len) = (self.words.len() as u32, from.len() as u32);
+        if self.words.get(from.clone()).is_some() {
+            self.words.extend_from_within(from);
+        }
+        let room = len;
+        Ok(Run { at, len, room })
+    }
+
+    /// The keys and values of a run of pairs; `None` if it is something else. The references that were
+    /// copied by then count, as the time was spent.
     pub fn pairs(&mut self, run: Run) -> Result<Option<Run>, Exceeds> {
         let at = self.words.len();
         for i in 0..run.len() {

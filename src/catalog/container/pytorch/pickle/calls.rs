@@ -199,7 +199,9 @@ impl Machine<'_, '_> {
             Meaning::Set | Meaning::List | Meaning::Tuple => {
                 let run = match node {
                     None => Run::default(),
-                    Some(Node::Tuple(run) | Node::List(run) | Node::Set(run)) => run.shared(),
+                    Some(Node::Tuple(run) | Node::List(run) | Node::Set(run)) => {
+                        self.arena.copied(run, 0)?
+                    }
                     _ => return self.object(callable, arguments),
                 };
                 match meaning {
@@ -226,7 +228,7 @@ impl Machine<'_, '_> {
             return Ok(Some(Run::default()));
         };
         Ok(match self.arena.node(argument) {
-            Node::Mapping(run) => Some(run.shared()),
+            Node::Mapping(run) => Some(self.arena.copied(run, 0)?),
             Node::None => Some(Run::default()),
             Node::List(run) | Node::Tuple(run) | Node::Set(run) => self.arena.pairs(run)?,
             _ => None,
@@ -270,7 +272,7 @@ impl Machine<'_, '_> {
             _ => {
                 // `__newobj__` passes the rest on; for `_reconstructor` it is the base class and its value.
                 let rest = match self.arena.name_of(callable) {
-                    Some("copyreg.__newobj__") => items.without_first(),
+                    Some("copyreg.__newobj__") => self.arena.copied(items, 1)?,
                     _ => Run::default(),
                 };
                 let arguments = self.arena.add(Node::Tuple(rest))?;

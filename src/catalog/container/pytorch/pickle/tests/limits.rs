@@ -38,6 +38,31 @@ fn values_references_and_strings_are_limited() {
 }
 
 #[test]
+fn a_container_made_of_another_is_a_copy_that_counts() {
+    let filled = |made: &[u8], with: &[u8]| {
+        let mut filled = repeated(b"\x80\x04(", b"K\x01K\x02", 1 << 20, made);
+        filled.extend(b"q\x000");
+        filled.extend([with, b"q\x01"].concat());
+        filled
+    };
+    for (made, with) in [
+        (b"d".as_slice(), b"c__builtin__\ndict\n".as_slice()),
+        (b"d", b"ccollections\nOrderedDict\n"),
+        (b"l", b"c__builtin__\nlist\n"),
+        (b"l", b"c__builtin__\nset\n"),
+        (b"t", b"ctorch\nSize\n"),
+    ] {
+        let copies = repeated(&filled(made, with), b"0h\x01h\0\x85R", 40, b".");
+        exceeds(&copies, "REDUCE", "67,108,864 references");
+    }
+    // The arguments of a new object: all but its class.
+    let class = repeated(b"(cmine\nNet\n", b"K\x01", 1 << 20, b"tq\x000");
+    let new = [&class, b"ccopy_reg\n__newobj__\nq\x01".as_slice()].concat();
+    let copies = repeated(&new, b"0h\x01h\0R", 70, b".");
+    exceeds(&copies, "REDUCE", "67,108,864 references");
+}
+
+#[test]
 fn a_string_over_64_kib_is_skipped() {
     let string = |n: usize| {
         let length = (n as u32).to_le_bytes();
