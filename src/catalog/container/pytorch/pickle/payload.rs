@@ -140,10 +140,17 @@ fn today(name: &str) -> String {
     function.map_or_else(String::new, |f| format!(" (Python 3 calls subprocess.{f})"))
 }
 
+/// The first characters of a text: as many as are shown.
+pub(super) fn cut(text: &str) -> &str {
+    let end = text.char_indices().nth(SHOWN);
+    end.map_or(text, |(end, _)| text.get(..end).unwrap_or_default())
+}
+
 /// The first characters of a hostile text, such that a terminal shows them as they are.
 pub(super) fn shown(text: &str) -> String {
-    match text.char_indices().nth(SHOWN) {
-        None => printable(text).into_owned(),
-        Some((end, _)) => format!("{}…", printable(text.get(..end).unwrap_or_default())),
+    let start = cut(text);
+    match start.len() == text.len() {
+        true => printable(text).into_owned(),
+        false => format!("{}…", printable(start)),
     }
 }
