@@ -156,6 +156,31 @@ impl Arena {
         Ok(Span { at, len })
     }
 
+    /// Keeps the bytes of a text in an encoding of one byte for each character, of which `last` is the
+    /// last one, or else in UTF-8. `None` if the text has other characters. The bytes before those stay,
+    /// so that the limit bounds the time as well.
+    pub fn encode(&mut self, text: Span, last: Option<char>) -> Result<Option<Span>, Exceeds> {
+        self.string_room(text.len())?;
+        let at = self.bytes.len();
+        let range = text.at as usize..text.at as usize + text.len();
+        let text = self.texts.get(range).unwrap_or_default();
+        let whole = match last {
+            None => {
+                self.bytes.extend_from_slice(text.as_bytes());
+                true
+            }
+            Some(last) => {
+                let fitting = text.chars().take_while(|c| *c <= last);
+                self.bytes.extend(fitting.map(|c| c as u32 as u8));
+                text.chars().nth(self.bytes.len() - at).is_none()
+            }
+        };
+        Ok(whole.then_some(Span {
+            at: at as u32,
+            len: (self.bytes.len() - at) as u32,
+        }))
+    }
+
     /// A text that was kept.
     pub fn text(&self, span: Span) -> &str {
         let end = span.at as usize + span.len as usize;
