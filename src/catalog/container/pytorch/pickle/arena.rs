@@ -29,7 +29,14 @@ pub(super) struct Span {
     len: u32,
 }
 
-/// A list of references. There may be room behind it; several values may share one until one grows.
+impl Span {
+    /// Its length in bytes.
+    pub fn len(self) -> usize {
+        self.len as usize
+    }
+}
+
+/// A list of references that one value has. There may be room behind it.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Run {
     at: u32,
@@ -38,24 +45,6 @@ pub(super) struct Run {
 }
 
 impl Run {
-    /// The same references for another value, which gets its own when it grows.
-    pub fn shared(self) -> Run {
-        Run {
-            room: self.len,
-            ..self
-        }
-    }
-
-    /// The same references but the first, for another value.
-    pub fn without_first(self) -> Run {
-        let len = self.len.saturating_sub(1);
-        Run {
-            at: self.at + (self.len - len),
-            len,
-            room: len,
-        }
-    }
-
     /// How many references there are.
     pub fn len(self) -> usize {
         self.len as usize
@@ -167,6 +156,31 @@ impl Arena {
         Ok(Span { at, len })
     }
 
+    /// Keeps the bytes of a text in an encoding of one byte for each character, of which `last` is the
+    /// last one, or else in UTF-8. `None` if the text has other characters. The bytes before those stay,
+    /// so that the limit bounds the time as well.
+    pub fn encode(&mut self, text: Span, last: Option<char>) -> Result<Option<Span>, Exceeds> {
+        self.string_room(text.len())?;
+        let at = self.bytes.len();
+        let range = text.at as usize..text.at as usize + text.len();
+        let text = self.texts.get(range).unwrap_or_default();
+        let whole = match last {
+            None => {
+                self.bytes.extend_from_slice(text.as_bytes());
+                true
+            }
+            Some(last) => {
+                let fitting = text.chars().take_while(|c| *c <= last);
+                self.bytes.extend(fitting.map(|c| c as u32 as u8));
+                text.chars().nth(self.bytes.len() - at).is_none()
+            }
+        };
+        Ok(whole.then_some(Span {
+            at: at as u32,
+            len: (self.bytes.len() - at) as u32,
+        }))
+    }
+
     /// A text that was kept.
     pub fn text(&self, span: Span) -> &str {
         let end = span.at as usize + span.len as usize;
@@ -204,7 +218,21 @@ impl Arena {
         Ok(Run { at, len, room })
     }
 
-    /// The keys and values of a run of pairs; `None` if it is something else.
+    /// A run of the same references for another value, without the first `skip` of them. It is a copy, so
+    /// that the limit on references bounds what those find who go through every container.
+    pub fn copied(&mut self, run: Run, skip: usize) -> Result<Run, Exceeds> {
+        let from = (run.at as usize + skip)..(run.at as usize + run.len());
+        self.reference_room(from.len())?;
+        let (at, len) = (self.words.len() as u32, from.len() as u32);
+        if self.words.get(from.clone()).is_some() {
+            self.words.extend_from_within(from);
+        }
+        let room = len;
+        Ok(Run { at, len, room })
+    }
+
+    /// The keys and values of a run of pairs; `None` if it is something else. The references that were
+    /// copied by then count, as the time was spent.
     pub fn pairs(&mut self, run: Run) -> Result<Option<Run>, Exceeds> {
         let at = self.words.len();
         for i in 0..run.len() {

@@ -85,56 +85,70 @@ impl Arena {
 impl Machine<'_, '_> {
     /// The name `module.name`.
     pub(super) fn global(&mut self, module: &str, name: &str) -> Result<Ref, Wrong> {
-        let module = names::module(module);
-        let full = [module, ".", name].concat();
-        let hostile = payload::is_one(module, name);
-        if full.len() as u64 > MAX_KEPT {
+        let mut full = std::mem::take(&mut self.full);
+        let dot = join(&mut full, module, name);
+        let value = self.global_of(&mut full, dot);
+        self.full = full;
+        value
+    }
+
+    /// The name `full`, whose module ends at `dot`.
+    fn global_of(&mut self, full: &mut String, dot: usize) -> Result<Ref, Wrong> {
+        let length = full.len();
+        // What is remembered has the place of the dot behind it: `os` has an `f.g`, `os.f` another `g`.
+        let key = char::from_u32(dot as u32).filter(|_| length <= MAX_REMEMBERED_LEN);
+        if let Some(key) = key {
+            full.push(key);
+            if let Some(known) = self.names.get(full.as_str()) {
+                return Ok(*known);
+            }
+        }
+        let name = full.get(..length).unwrap_or_default();
+        let hostile = payload::is_one(name, dot);
+        if length as u64 > MAX_KEPT {
             if hostile {
                 let value = self.arena.add(Node::None)?;
-                self.payloads.named(value, &full, self.at);
+                self.payloads.named(value, name, self.at);
             }
             return Err(Wrong::Damaged(format!(
-                "has a name of {} bytes, more than the {MAX_KEPT} that stfs keeps",
-                full.len()
+                "has a name of {length} bytes, more than the {MAX_KEPT} that stfs keeps"
             )));
         }
-        let value = match self.names.get(full.as_str()) {
-            Some(known) => *known,
-            None => {
-                let node = match names::find(&full) {
-                    Some(place) => Node::Name(place, Span::default()),
-                    None => Node::Name(UNKNOWN, self.arena.keep_text(&full)?),
-                };
-                let value = self.arena.add(node)?;
-                if self.names.len() < MAX_REMEMBERED && full.len() <= MAX_REMEMBERED_LEN {
-                    self.names.insert(full.as_str().into(), value);
-                }
-                value
-            }
+        let node = match names::find(name) {
+            Some(place) => Node::Name(place, Span::default()),
+            None => Node::Name(UNKNOWN, self.arena.keep_text(name)?),
         };
+        let value = self.arena.add(node)?;
         if hostile {
-            self.payloads.named(value, &full, self.at);
+            self.payloads.named(value, name, self.at);
+        }
+        if key.is_some() && self.names.len() < MAX_REMEMBERED {
+            self.names.insert(full.as_str().into(), value);
         }
         Ok(value)
     }
 
     /// STACK_GLOBAL: a name of two texts.
     pub(super) fn stack_global(&mut self, module: Ref, name: Ref) -> Result<Ref, Wrong> {
-        let [module_text, name_text] = [module, name].map(|part| match self.arena.node(part) {
-            Node::Text(span) => Some((self.arena.text(span).to_string(), true)),
-            Node::Skipped(_, head) => Some((self.arena.text(head).to_string(), false)),
+        let text = |part: Ref| match self.arena.node(part) {
+            Node::Text(span) => Some((self.arena.text(span), true)),
+            Node::Skipped(_, head) => Some((self.arena.text(head), false)),
             _ => None,
-        });
-        let (Some((module_text, whole)), Some((name_text, whole_name))) = (module_text, name_text)
+        };
+        let (Some((module_text, whole)), Some((name_text, whole_name))) =
+            (text(module), text(name))
         else {
             let [module, name] = [module, name].map(|part| self.arena.describe(part));
             return Err(Wrong::Damaged(format!(
                 "names {module} of {name}, not a text of a text"
             )));
         };
-        let value = self.global(&module_text, &name_text)?;
+        let mut full = std::mem::take(&mut self.full);
+        let dot = join(&mut full, module_text, name_text);
+        let value = self.global_of(&mut full, dot);
+        self.full = full;
         match whole && whole_name {
-            true => Ok(value),
+            true => value,
             false => Err(Wrong::Damaged(format!(
                 "has a name of more than {MAX_KEPT} bytes, the most that stfs keeps"
             ))),
@@ -199,7 +213,9 @@ impl Machine<'_, '_> {
             Meaning::Set | Meaning::List | Meaning::Tuple => {
                 let run = match node {
                     None => Run::default(),
-                    Some(Node::Tuple(run) | Node::List(run) | Node::Set(run)) => run.shared(),
+                    Some(Node::Tuple(run) | Node::List(run) | Node::Set(run)) => {
+                        self.arena.copied(run, 0)?
+                    }
                     _ => return self.object(callable, arguments),
                 };
                 match meaning {
@@ -208,7 +224,9 @@ impl Machine<'_, '_> {
                     _ => Node::Tuple(run),
                 }
             }
-            Meaning::Bytes | Meaning::Encode => self.encode(node, self.argument(items, 1))?,
+            Meaning::Bytes | Meaning::Encode => {
+                return self.encode(first, self.argument(items, 1));
+            }
             Meaning::Complex => Node::Complex,
             Meaning::FromType => return self.typed(items),
             Meaning::Construct => return self.construct(items, callable, arguments),
@@ -226,7 +244,7 @@ impl Machine<'_, '_> {
             return Ok(Some(Run::default()));
         };
         Ok(match self.arena.node(argument) {
-            Node::Mapping(run) => Some(run.shared()),
+            Node::Mapping(run) => Some(self.arena.copied(run, 0)?),
             Node::None => Some(Run::default()),
             Node::List(run) | Node::Tuple(run) | Node::Set(run) => self.arena.pairs(run)?,
             _ => None,
@@ -234,28 +252,25 @@ impl Machine<'_, '_> {
     }
 
     /// Bytes of a text in an encoding. Python 3 writes bytes so in protocols 0 to 2.
-    fn encode(&mut self, value: Option<Node>, encoding: Option<Ref>) -> Result<Node, Wrong> {
-        let text = match value {
-            None => return Ok(Node::Bytes(Span::default())),
-            Some(value @ (Node::Bytes(_) | Node::Skipped(..))) => return Ok(value),
-            Some(Node::Text(text)) => self.arena.text(text),
-            Some(_) => return Ok(Node::Encoded),
+    fn encode(&mut self, value: Option<Ref>, encoding: Option<Ref>) -> Result<Ref, Wrong> {
+        let text = match value.map(|value| (value, self.arena.node(value))) {
+            None => return Ok(self.arena.add(Node::Bytes(Span::default()))?),
+            Some((value, Node::Bytes(_) | Node::Skipped(..))) => return Ok(value),
+            Some((_, Node::Text(text))) => text,
+            Some(_) => return Ok(self.arena.add(Node::Encoded)?),
         };
         let encoding = match encoding.map(|encoding| self.arena.node(encoding)) {
             None => "utf-8",
             Some(Node::Text(encoding)) => self.arena.text(encoding),
             Some(_) => "",
         };
-        let bytes: Option<Vec<u8>> = match encoding {
-            "latin1" | "latin-1" => text.chars().map(|c| u8::try_from(c).ok()).collect(),
-            "utf-8" | "utf8" => Some(text.as_bytes().into()),
-            _ if text.is_ascii() && encoding == "ascii" => Some(text.as_bytes().into()),
+        let bytes = match encoding {
+            "latin1" | "latin-1" => self.arena.encode(text, Some('\u{ff}'))?,
+            "ascii" => self.arena.encode(text, Some('\u{7f}'))?,
+            "utf-8" | "utf8" => self.arena.encode(text, None)?,
             _ => None,
         };
-        Ok(match bytes {
-            Some(bytes) => Node::Bytes(self.arena.keep_bytes(&bytes)?),
-            None => Node::Encoded,
-        })
+        Ok(self.arena.add(bytes.map_or(Node::Encoded, Node::Bytes))?)
     }
 
     /// `copyreg`'s functions, which make an object of the class that is their first argument.
@@ -270,7 +285,7 @@ impl Machine<'_, '_> {
             _ => {
                 // `__newobj__` passes the rest on; for `_reconstructor` it is the base class and its value.
                 let rest = match self.arena.name_of(callable) {
-                    Some("copyreg.__newobj__") => items.without_first(),
+                    Some("copyreg.__newobj__") => self.arena.copied(items, 1)?,
                     _ => Run::default(),
                 };
                 let arguments = self.arena.add(Node::Tuple(rest))?;
@@ -297,4 +312,14 @@ impl Machine<'_, '_> {
             self.arena.set_words(at, [name, arguments, state.0]);
         }
     }
+}
+
+/// Puts `module.name` into `full`, by the name that Python 3 has for the module. Returns where the dot is.
+fn join(full: &mut String, module: &str, name: &str) -> usize {
+    full.clear();
+    full.push_str(names::module(module));
+    let dot = full.len();
+    full.push('.');
+    full.push_str(name);
+    dot
 }

@@ -18,8 +18,10 @@ const MAX_PROTOCOL: u8 = 5;
 pub(super) struct Machine<'c, 'f> {
     pub input: Input<'c, 'f>,
     pub arena: Arena,
-    /// Names that were met.
+    /// Names that were met: see `global_of`.
     pub names: HashMap<Box<str>, Ref>,
+    /// The last name, with what it is remembered by.
+    pub full: String,
     pub payloads: Payloads,
     /// Where the opcode is that is being run.
     pub at: u64,
@@ -39,6 +41,7 @@ impl<'c, 'f> Machine<'c, 'f> {
             input,
             arena: Arena::default(),
             names: HashMap::new(),
+            full: String::new(),
             payloads: Payloads::default(),
             opcode: None,
             stack: Vec::new(),

@@ -1,69 +1,85 @@
 //! Names that only a hostile pickle has. Finding them defends nothing, because no name can do anything
 //! here: it is a service to those who would give the file to Python next.
 
+use std::collections::HashMap;
+
 use super::Ref;
 use crate::text::printable;
 
-/// Modules of which nothing is ever part of a checkpoint.
-const MODULES: &[&str] = &[
-    "os",
-    "posix",
-    "nt",
-    "sys",
-    "subprocess",
-    "commands",
-    "pty",
-    "runpy",
-    "socket",
-    "ctypes",
-    "importlib",
-    "shutil",
-    "webbrowser",
-    "pip",
-    "code",
-    "bdb",
-    "pdb",
-    "pydoc",
-    "timeit",
-    "pickle",
-    "_pickle",
-    "cPickle",
-];
-/// Builtins that run code or reach outside the process.
-const BUILTINS: &[&str] = &[
-    "eval",
-    "exec",
-    "execfile",
-    "compile",
-    "open",
-    "__import__",
-    "apply",
-    "breakpoint",
-    "input",
-];
-/// The names of the module of builtins.
-const BUILTINS_MODULES: &[&str] = &["builtins", "__builtin__", "__builtins__"];
+/// Whether nothing of this module is ever part of a checkpoint.
+fn is_module(name: &str) -> bool {
+    matches!(
+        name,
+        "os" | "posix"
+            | "nt"
+            | "sys"
+            | "subprocess"
+            | "commands"
+            | "pty"
+            | "runpy"
+            | "socket"
+            | "ctypes"
+            | "importlib"
+            | "shutil"
+            | "webbrowser"
+            | "pip"
+            | "code"
+            | "bdb"
+            | "pdb"
+            | "pydoc"
+            | "timeit"
+            | "pickle"
+            | "_pickle"
+            | "cPickle"
+    )
+}
+
+/// Whether a name is the module of builtins.
+fn is_builtins(name: &str) -> bool {
+    matches!(name, "builtins" | "__builtin__" | "__builtins__")
+}
+
+/// Whether a builtin runs code or reaches outside the process.
+fn is_builtin(name: &str) -> bool {
+    matches!(
+        name,
+        "eval"
+            | "exec"
+            | "execfile"
+            | "compile"
+            | "open"
+            | "__import__"
+            | "apply"
+            | "breakpoint"
+            | "input"
+    )
+}
 
 /// The most that are listed.
 const MOST: usize = 100;
 /// How many characters of a hostile text are shown.
 pub(super) const SHOWN: usize = 80;
 
-/// Whether a name is one of those.
-pub(super) fn is_one(module: &str, name: &str) -> bool {
-    let top = module.split('.').next().unwrap_or_default();
-    if MODULES.contains(&top) {
+#[cfg(test)]
+thread_local! {
+    /// How many bytes of names `is_one` was asked about.
+    pub(super) static LOOKED_AT: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
+}
+
+/// Whether a name, whose module ends at `dot`, is one of those.
+pub(super) fn is_one(full: &str, dot: usize) -> bool {
+    #[cfg(test)]
+    LOOKED_AT.set(LOOKED_AT.get() + full.len());
+    let (module, name) = full.split_at_checked(dot).unwrap_or((full, ""));
+    let name = name.strip_prefix('.').unwrap_or_default();
+    let (top, rest) = module.split_once('.').unwrap_or((module, ""));
+    if is_module(top) {
         return true;
     }
     // Protocol 4 reads a name with dots as attributes: `torch.serialization` and `os.system`.
-    let mut before = match module.contains('.') {
-        true => "",
-        false => module,
-    };
+    let mut before = if rest.is_empty() { module } else { "" };
     for (place, component) in name.split('.').enumerate() {
-        if place > 0 && MODULES.contains(&before)
-            || BUILTINS_MODULES.contains(&before) && BUILTINS.contains(&component)
-        {
+        if place > 0 && is_module(before) || is_builtins(before) && is_builtin(component) {
             return true;
         }
         before = component;
@@ -75,10 +91,11 @@ pub(super) fn is_one(module: &str, name: &str) -> bool {
 #[derive(Default)]
 pub(super) struct Payloads {
     found: Vec<Payload>,
+    /// The place of each among them. Every call of anything asks.
+    places: HashMap<Ref, usize>,
 }
 
 struct Payload {
-    value: Ref,
     name: String,
     /// The byte at which it is named.
     at: u64,
@@ -87,21 +104,18 @@ struct Payload {
 }
 
 impl Payloads {
-    /// Notes that a name is one of those.
+    /// Notes that a name that was not met before is one of those.
     pub fn named(&mut self, value: Ref, name: &str, at: u64) {
-        if self.found.len() < MOST && self.of(value).is_none() {
+        if self.found.len() < MOST {
             let (name, call) = (shown(name), None);
-            self.found.push(Payload {
-                value,
-                name,
-                at,
-                call,
-            });
+            self.places.insert(value, self.found.len());
+            self.found.push(Payload { name, at, call });
         }
     }
 
     fn of(&mut self, value: Ref) -> Option<&mut Payload> {
-        self.found.iter_mut().find(|p| p.value == value)
+        let place = self.places.get(&value)?;
+        self.found.get_mut(*place)
     }
 
     /// Whether the first call of `value` is still to be noted.
@@ -140,10 +154,17 @@ fn today(name: &str) -> String {
     function.map_or_else(String::new, |f| format!(" (Python 3 calls subprocess.{f})"))
 }
 
+/// The first characters of a text: as many as are shown.
+pub(super) fn cut(text: &str) -> &str {
+    let end = text.char_indices().nth(SHOWN);
+    end.map_or(text, |(end, _)| text.get(..end).unwrap_or_default())
+}
+
 /// The first characters of a hostile text, such that a terminal shows them as they are.
 pub(super) fn shown(text: &str) -> String {
-    match text.char_indices().nth(SHOWN) {
-        None => printable(text).into_owned(),
-        Some((end, _)) => format!("{}…", printable(text.get(..end).unwrap_or_default())),
+    let start = cut(text);
+    match start.len() == text.len() {
+        true => printable(text).into_owned(),
+        false => format!("{}…", printable(start)),
     }
 }

@@ -6,7 +6,7 @@
 use super::arena::{Arena, Node, Run};
 use super::machine::Machine;
 use super::names::{self, Meaning};
-use super::payload::shown;
+use super::payload::{SHOWN, cut, shown};
 use super::{Ref, Strided, Wrong};
 use crate::catalog::container::pytorch::dtype::TorchDtype;
 
@@ -26,7 +26,7 @@ pub(super) fn get(arena: &Arena, at: u32) -> Strided<'_> {
         dtype: TorchDtype::at(dtype as usize),
         class: match class {
             NOTHING => None,
-            class => arena.name_of(Ref(class)),
+            class => arena.name_of(Ref(class)).map(cut),
         },
     }
 }
@@ -262,6 +262,10 @@ impl Machine<'_, '_> {
             },
             _ => self.arena.name_of(layout)?,
         };
+        // A longer name is none of torch's layouts. It may be looked at for every tensor.
+        if name.len() > SHOWN {
+            return None;
+        }
         let layout = name.rsplit(['.', '_']).next()?;
         Some(shown(layout).to_uppercase())
     }

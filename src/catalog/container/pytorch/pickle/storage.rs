@@ -3,8 +3,12 @@
 use super::arena::{Arena, Node};
 use super::machine::Machine;
 use super::names::{self, Meaning};
+use super::payload::cut;
 use super::{Ref, Storage, Wrong};
 use crate::catalog::container::pytorch::dtype::TorchDtype;
+
+/// The most bytes of a key. torch's keys are numbers; a key is copied and compared for each tensor.
+const MAX_KEY: u64 = 256;
 
 /// The place of no dtype.
 const UNTYPED: u32 = u32::MAX;
@@ -32,7 +36,7 @@ pub(super) fn get(arena: &Arena, at: u32) -> Storage<'_> {
             _ => &[],
         },
         location: match arena.node(Ref(location)) {
-            Node::Text(span) => arena.text(span),
+            Node::Text(span) => cut(arena.text(span)),
             _ => "unknown",
         },
         elements: join(low, high),
@@ -108,8 +112,15 @@ impl Machine<'_, '_> {
                 "refers to a storage of the class {what}, which PyTorch does not have"
             )));
         };
-        if !matches!(arena.node(key), Node::Text(_) | Node::Bytes(_)) {
-            return Err(wrong("key", key));
+        let length = match arena.node(key) {
+            Node::Text(span) | Node::Bytes(span) => span.len() as u64,
+            Node::Skipped(length, _) => length.into(),
+            _ => return Err(wrong("key", key)),
+        };
+        if length > MAX_KEY {
+            return Err(Wrong::Damaged(format!(
+                "refers to a storage whose key has {length} bytes, at most {MAX_KEY} are read"
+            )));
         }
         let number = |part: &str, value: Ref| match arena.node(value) {
             Node::Int(n) if n >= 0 => Ok(n as u64),

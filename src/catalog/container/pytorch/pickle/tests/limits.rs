@@ -38,6 +38,31 @@ fn values_references_and_strings_are_limited() {
 }
 
 #[test]
+fn a_container_made_of_another_is_a_copy_that_counts() {
+    let filled = |made: &[u8], with: &[u8]| {
+        let mut filled = repeated(b"\x80\x04(", b"K\x01K\x02", 1 << 20, made);
+        filled.extend(b"q\x000");
+        filled.extend([with, b"q\x01"].concat());
+        filled
+    };
+    for (made, with) in [
+        (b"d".as_slice(), b"c__builtin__\ndict\n".as_slice()),
+        (b"d", b"ccollections\nOrderedDict\n"),
+        (b"l", b"c__builtin__\nlist\n"),
+        (b"l", b"c__builtin__\nset\n"),
+        (b"t", b"ctorch\nSize\n"),
+    ] {
+        let copies = repeated(&filled(made, with), b"0h\x01h\0\x85R", 40, b".");
+        exceeds(&copies, "REDUCE", "67,108,864 references");
+    }
+    // The arguments of a new object: all but its class.
+    let class = repeated(b"(cmine\nNet\n", b"K\x01", 1 << 20, b"tq\x000");
+    let new = [&class, b"ccopy_reg\n__newobj__\nq\x01".as_slice()].concat();
+    let copies = repeated(&new, b"0h\x01h\0R", 70, b".");
+    exceeds(&copies, "REDUCE", "67,108,864 references");
+}
+
+#[test]
 fn a_string_over_64_kib_is_skipped() {
     let string = |n: usize| {
         let length = (n as u32).to_le_bytes();
@@ -120,4 +145,45 @@ fn a_million_nested_tuples_or_dicts_are_no_recursion() {
         panic!();
     };
     assert_eq!(object.name, "mine.f");
+}
+
+#[test]
+fn a_conversion_of_what_is_bytes_already_is_the_same_value() {
+    let before = b"\x80\x03(C\x05bytesq\0c_codecs\nencode\nq\x01";
+    let pickle = run(&repeated(before, b"h\x01h\0\x85R", 1000, b"t."));
+    // The arguments of each call, and what both of them have.
+    assert_eq!(pickle.len(), 1000 + 3);
+    let Value::Tuple(items) = pickle.get(pickle.root().unwrap()) else {
+        panic!();
+    };
+    assert!(items.len() == 1002 && items[2..].iter().all(|item| *item == items[0]));
+}
+
+#[test]
+fn a_text_that_cannot_be_encoded_costs_what_was_gone_through() {
+    for encoding in [b"latin1".as_slice(), b"ascii\0"] {
+        let mut before = b"\x80\x02X\0\0\x01\0".to_vec();
+        before.extend([b'a'; 65533]);
+        before.extend("€".as_bytes());
+        before.extend(b"X\x06\0\0\0");
+        before.extend(encoding);
+        before.extend(b"\x86q\0c_codecs\nencode\nq\x01");
+        // An encoding that stfs does not know is not tried.
+        let fails = encoding == b"latin1";
+        let calls = repeated(&before, b"0h\x01h\0R", 4200, b".");
+        match fails {
+            true => exceeds(&calls, "REDUCE", "268,435,456 bytes of strings"),
+            false => assert_eq!(value(&calls), "other:bytes"),
+        }
+    }
+}
+
+#[test]
+fn a_name_is_looked_at_once() {
+    let looked_at = || payload::LOOKED_AT.get();
+    let before = looked_at();
+    let named = b"\x80\x04\x8c\x04mine\x94\x8c\x05Net.f\x94";
+    value(&repeated(named, b"h\0h\x01\x930", 10_000, b"N."));
+    value(&repeated(b"", b"cmine\nf\n0", 10_000, b"N."));
+    assert_eq!(looked_at() - before, "mine.Net.f".len() + "mine.f".len());
 }

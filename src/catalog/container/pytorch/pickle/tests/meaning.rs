@@ -260,6 +260,45 @@ fn persistent_ids_are_storages_or_classes() {
 }
 
 #[test]
+fn texts_that_many_tensors_may_share_are_short() {
+    let text = |n: usize, of: &str| {
+        let length = (n as u32).to_le_bytes();
+        [b"X", length.as_slice(), of.repeat(n / of.len()).as_bytes()].concat()
+    };
+    let storage = |key: &[u8], location: &[u8]| {
+        let class = b"(U\x07storagectorch\nFloatStorage\n";
+        [class.as_slice(), key, location, b"K\x04tQ"].concat()
+    };
+    let (short, long) = (text(2, "ab"), text(60_000, "é"));
+    let key = value(&pickle(&[&storage(&text(256, "k"), &short)]));
+    assert_eq!(key, format!("storage:float32 {} ab 4", "k".repeat(256)));
+    for n in [257, 70_000] {
+        let found = problems(&pickle(&[&storage(&text(n, "k"), &short)]));
+        let key = format!("refers to a storage whose key has {n} bytes, at most 256 are read");
+        assert!(found.len() == 1 && found[0].ends_with(&key), "{found:?}");
+    }
+    let location = value(&pickle(&[&storage(&short, &long)]));
+    assert_eq!(location, format!("storage:float32 ab {} 4", "é".repeat(80)));
+    let class = pickle(&[
+        b"ctorch._tensor\n_rebuild_from_type_v2\n(ctorch._utils\n_rebuild_tensor_v2\ncmine\n",
+        &b"C".repeat(60_000),
+        b"\n(",
+        STORAGE,
+        REST,
+        b"t}tR",
+    ]);
+    let noted = format!("{} mine.{}", shown(), "C".repeat(75));
+    assert_eq!(value(&class), noted);
+    // The end of a long text is not looked for.
+    let layout = pickle(&[
+        b"ctorch._utils\n_rebuild_sparse_tensor\n(ctorch.serialization\n_get_layout\n",
+        &text(60_000, "x_coo"),
+        b"\x85RNtR",
+    ]);
+    assert_eq!(value(&layout), "left out: is sparse");
+}
+
+#[test]
 fn mappings_of_pythons_2_and_3() {
     for (pickled, shown) in [
         (b"ccollections\nOrderedDict\n)R".as_slice(), "{}"),

@@ -79,3 +79,16 @@ fn harmless_names_that_look_alike_are_not_payloads() {
         assert_eq!(problems(pickled.as_bytes()), [""; 0], "{name}");
     }
 }
+
+#[test]
+fn a_payload_is_found_behind_a_harmless_name_of_the_same_letters() {
+    let found = problems(b"ctorch.os\nsystem\n\x8c\x05torch\x8c\x09os.system\x930h\0.");
+    let names = "is hostile: its pickle names torch.os.system at byte 35";
+    assert!(found[0].starts_with(names), "{found:?}");
+    // Called many times, and named again.
+    let again = [b"(".as_slice(), &b"cos\nsystem\n)R".repeat(1000), b"t."].concat();
+    assert_eq!(
+        problems(&again),
+        ["is hostile: its pickle calls os.system() at byte 13 of data.pkl; nothing was executed"]
+    );
+}
