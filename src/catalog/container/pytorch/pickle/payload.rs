@@ -73,7 +73,8 @@ pub(super) fn is_one(full: &str, dot: usize) -> bool {
     let (module, name) = full.split_at_checked(dot).unwrap_or((full, ""));
     let name = name.strip_prefix('.').unwrap_or_default();
     let (top, rest) = module.split_once('.').unwrap_or((module, ""));
-    if is_module(top) {
+    // Python writes the builtin `open` as `io.open`, where it is defined.
+    if is_module(top) || matches!(full, "io.open" | "_io.open") {
         return true;
     }
     // Protocol 4 reads a name with dots as attributes: `torch.serialization` and `os.system`.

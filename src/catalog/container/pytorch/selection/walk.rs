@@ -202,7 +202,7 @@ impl<'c, 'p> Walk<'c, 'p> {
         match self.visits <= limit || self.once {
             true => Ok(()),
             false => Err(format!(
-                "its values refer to each other in too many ways: the walk through its model stops after {limit} references, {VISITS_PER_VALUE} for each of its {values} values"
+                "its values refer to each other in too many ways: the walk through its model stops after {limit} references, and it has {values} values; mount a part of the file"
             )),
         }
     }

@@ -47,11 +47,7 @@ impl Geometry {
             ));
         }
         let offset = whole(pickle, strided.offset, "offset")?;
-        // PyTorch has tensors without elements whose other sizes are beyond any number.
-        let numel = match sizes.contains(&0) {
-            true => Some(0),
-            false => product(&sizes).filter(|&n| n < 1 << 63),
-        };
+        let numel = product(&sizes).filter(|&n| n < 1 << 63);
         let bytes = numel.map(|n| u128::from(n) * u128::from(element));
         let nbytes = match bytes.map(u64::try_from) {
             Some(Ok(nbytes)) if nbytes <= MAX_BYTES => nbytes,

@@ -346,11 +346,8 @@ fn a_window_of_a_storage_bounds_its_tensors() {
 }
 
 #[test]
-fn sizes_beyond_any_number_are_served_without_elements_and_dimensions_have_a_limit() {
-    let huge = i64::MAX;
+fn dimensions_have_a_limit() {
     let row_of = |sizes: &[i64]| row(view(0, sizes, &vec![1; sizes.len()]));
-    assert_eq!(row_of(&[huge, huge, 0]).unwrap().nbytes, 0);
-    assert!(row_of(&[huge, huge, 1]).is_err());
     assert_eq!(row_of(&[1; 128]).unwrap().nbytes, 4);
     let refused = row_of(&[1; 129]).err().unwrap();
     assert!(

@@ -75,6 +75,7 @@ def main():
     line("NEWOBJ", b"\x80\x02csubprocess\nPopen\nU\x05touch\x85\x81.", 'calls subprocess.Popen("touch")')
     line("NEWOBJ_EX", b"\x80\x04csubprocess\nPopen\nU\x05touch\x85}\x92.", 'calls subprocess.Popen("touch")')
     line("Python 2", b"c__builtin__\neval\n(S'1'\ntR.", 'calls builtins.eval("1")')
+    line("the builtin open", pickle.dumps(Call(open, "/tmp/x", "w"), 2), 'calls io.open("/tmp/x")')
     line("Python 2's module", b"ccommands\ngetoutput\n(S'1'\ntR.", 'calls commands.getoutput("1")')
     memo = b"\x80\x04" + text("os") + b"\x94" + text("system") + b"\x940" + b"0" + b"h\x00h\x01\x93" + text("ls") + b"\x85R."
     line("through the memo", memo, 'calls os.system("ls")')
