@@ -8,7 +8,8 @@ use std::sync::Arc;
 use self::detect::{Head, Other};
 use self::problems::Problems;
 use super::PyTorch;
-use super::pickle::{Pickle, Place, Storage};
+use super::pickle::{self, Pickle, Place, Storage};
+use crate::catalog::container::cursor::Cursor;
 use crate::catalog::container::impostor;
 use crate::catalog::container::shards::Broken;
 use crate::catalog::{Findings, HeaderProblem, Object, OpenOptions};
@@ -18,7 +19,6 @@ pub(in crate::catalog::container) mod detect;
 mod legacy;
 mod pieces;
 mod problems;
-mod run;
 mod zip;
 
 #[cfg(test)]
@@ -67,7 +67,8 @@ impl Checkpoint {
                     start: 0,
                     of: "the file",
                 };
-                problems.add_first(run::hostile(file, 0, place)?);
+                let mut cursor = Cursor::new(file, 0, file.len());
+                problems.add_first(pickle::read(&mut cursor, place)?.hostile);
                 problems.add(|| Other::Pickle.problem().into());
                 None
             }

@@ -6,6 +6,7 @@
 //! and time are linear in the pickle's length, and a value may contain itself.
 
 mod arena;
+mod budget;
 mod calls;
 mod input;
 mod machine;
@@ -21,7 +22,9 @@ mod storage;
 mod tests;
 mod text;
 
-use arena::{Arena, Exceeds, Node};
+use arena::{Arena, Node};
+pub(super) use budget::Budget;
+use budget::Exceeds;
 use input::Input;
 use machine::Machine;
 
@@ -192,14 +195,28 @@ impl From<Exceeds> for Wrong {
     }
 }
 
-/// Runs the pickle at the cursor, which ends up behind its STOP.
+/// Runs the only pickle of a file. See [`read_within`].
 ///
 /// # Errors
 /// The file cannot be read, and nothing hostile was found before.
 pub(super) fn read(cursor: &mut Cursor<'_>, place: Place<'_>) -> Result<Outcome> {
+    read_within(cursor, place, &mut Budget::default())
+}
+
+/// Runs the pickle at the cursor, which ends up behind its STOP, and takes what it keeps from the budget
+/// of the file.
+///
+/// # Errors
+/// The file cannot be read, and nothing hostile was found before.
+pub(super) fn read_within(
+    cursor: &mut Cursor<'_>,
+    place: Place<'_>,
+    budget: &mut Budget,
+) -> Result<Outcome> {
     cursor.limit(MAX_PICKLE, "its pickle");
-    let mut machine = Machine::new(Input::new(cursor, place.start));
+    let mut machine = Machine::new(Input::new(cursor, place.start), *budget);
     let root = machine.run();
+    *budget = machine.arena.left();
     let mut outcome = Outcome {
         hostile: machine.payloads.problems(place.of),
         ..Outcome::default()

@@ -8,7 +8,7 @@ use super::problems::{Problems, shown};
 use super::{Storages, pieces};
 use crate::catalog::Object;
 use crate::catalog::container::cursor::Cursor;
-use crate::catalog::container::pytorch::pickle::{self, Pickle, Place, Value};
+use crate::catalog::container::pytorch::pickle::{self, Budget, Pickle, Place, Value};
 use crate::error::Result;
 
 /// The only version of the format.
@@ -39,8 +39,10 @@ pub(super) fn read(
     let mut cursor = Cursor::new(file, 0, file.len());
     let mut hostile = Vec::new();
     let mut pickles = Vec::new();
+    // The object and the list of its storages are in memory at once.
+    let mut budget = Budget::default();
     for number in 0..HEADERS + 2 {
-        let mut outcome = pickle::read(&mut cursor, PLACE)?;
+        let mut outcome = pickle::read_within(&mut cursor, PLACE, &mut budget)?;
         // They come before everything else, so the other pickles are run first.
         hostile.append(&mut outcome.hostile);
         for problem in outcome.damage {

@@ -4,15 +4,14 @@
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 
-use self::directory::{Directory, Source};
+use self::directory::{Directory, Member, Source};
 use super::Storages;
 use super::detect::Other;
 use super::problems::{Problems, shown};
-use super::run;
 use crate::catalog::Object;
 use crate::catalog::container::cursor::Cursor;
 use crate::catalog::container::pytorch::pickle::{
-    self, MAX_PICKLE, Outcome, Pickle, Place, Storage,
+    self, Budget, MAX_PICKLE, Outcome, Pickle, Place, Storage,
 };
 use crate::error::{Error, Result};
 
@@ -84,7 +83,7 @@ pub(super) fn read(
         Ok(directory) => directory,
         Err(Refused::Failed(error)) => return Err(error),
         Err(Refused::Problem(problem)) => {
-            problems.add_first(in_front(file)?);
+            problems.add_first(in_front(file, &mut Budget::default())?);
             problems.add(|| problem);
             return Ok(None);
         }
@@ -127,7 +126,7 @@ pub(super) fn read(
 
 /// What the pickle of an archive without a usable directory would have executed. torch writes it as
 /// the first member.
-fn in_front(file: &dyn Object) -> Result<Vec<String>> {
+fn in_front(file: &dyn Object, budget: &mut Budget) -> Result<Vec<String>> {
     let mut header = [0; 30];
     if file.len() < 30 {
         return Ok(Vec::new());
@@ -143,7 +142,8 @@ fn in_front(file: &dyn Object) -> Result<Vec<String>> {
     if end_of_name != PICKLE {
         return Ok(Vec::new());
     }
-    run::hostile(file, data, place(data))
+    let mut cursor = Cursor::new(file, data, file.len());
+    Ok(pickle::read_within(&mut cursor, place(data), budget)?.hostile)
 }
 
 fn place(start: u64) -> Place<'static> {
@@ -159,6 +159,8 @@ fn run_pickles(file: &dyn Object, directory: &Directory) -> Result<Outcome> {
     let mut all = Outcome::default();
     // Members that overlap could be one long pickle many times.
     let mut left = file.len();
+    let mut budget = Budget::default();
+    let mut broken = false;
     for (i, (number, _)) in names::pickles(directory).take(PICKLES).enumerate() {
         let Some(member) = directory.members.get(number) else {
             continue;
@@ -168,7 +170,9 @@ fn run_pickles(file: &dyn Object, directory: &Directory) -> Result<Outcome> {
             Err(Refused::Failed(error)) => return Err(error),
             // To be reported with those of the other members.
             Err(Refused::Problem(_)) => {
-                all.hostile.append(&mut in_front(file)?);
+                if !std::mem::replace(&mut broken, true) {
+                    all.hostile.append(&mut in_front(file, &mut budget)?);
+                }
                 continue;
             }
         };
@@ -185,7 +189,7 @@ fn run_pickles(file: &dyn Object, directory: &Directory) -> Result<Outcome> {
         };
         left = rest;
         let mut cursor = Cursor::new(file, bytes.start, bytes.end);
-        let mut outcome = pickle::read(&mut cursor, place(bytes.start))?;
+        let mut outcome = pickle::read_within(&mut cursor, place(bytes.start), &mut budget)?;
         all.hostile.append(&mut outcome.hostile);
         if i == 0 {
             all.damage.append(&mut outcome.damage);
@@ -317,13 +321,21 @@ fn locate(
     let mut bad: HashSet<&[u8]> = HashSet::new();
     let mut name = [root, b"data/"].concat();
     let base = name.len();
+    // A name has up to 64 KiB, so each is looked up once.
+    let mut found: HashMap<&[u8], Option<&Member>> = HashMap::new();
     for storage in pickle.storages() {
+        if problems.enough() {
+            break;
+        }
         if bad.contains(storage.key) {
             continue;
         }
-        name.truncate(base);
-        name.extend_from_slice(storage.key);
-        let member = directory.find(&name).and_then(|n| directory.members.get(n));
+        let member = *found.entry(storage.key).or_insert_with(|| {
+            name.truncate(base);
+            name.extend_from_slice(storage.key);
+            let number = directory.find(&name);
+            number.and_then(|number| directory.members.get(number))
+        });
         let size = member.map(|member| member.size);
         if super::bytes_of(&storage).is_some_and(|needs| Some(needs) == size) {
             if let Some(range) = member.and_then(|member| member.bytes()) {
@@ -333,7 +345,11 @@ fn locate(
         }
         bad.insert(storage.key);
         of.remove(storage.key);
-        problems.add(|| wrong_size(&name, &storage, size));
+        problems.add(|| {
+            name.truncate(base);
+            name.extend_from_slice(storage.key);
+            wrong_size(&name, &storage, size)
+        });
     }
     if problems.all() {
         name.truncate(base);

@@ -2,25 +2,10 @@
 //! memory, so that a value costs what it holds and nothing is allocated for it alone.
 
 use super::Ref;
+use super::budget::{Budget, Exceeds, MAX_REFERENCES, MAX_STORAGES, MAX_STRINGS, MAX_VALUES};
 
-/// The most values of a pickle.
-pub(super) const MAX_VALUES: usize = 1 << 24;
-/// The most references of lists, dicts and tuples to their contents. Growing lists leave gaps, which
-/// count.
-pub(super) const MAX_REFERENCES: usize = 1 << 26;
-/// The most bytes of text and bytes that are kept.
-pub(super) const MAX_STRINGS: usize = 256 << 20;
 /// Texts and bytes that are longer are not kept.
 pub(super) const MAX_KEPT: u64 = 64 << 10;
-
-/// A limit that a pickle exceeds.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Exceeds {
-    /// The limit.
-    pub most: usize,
-    /// What there are more of.
-    pub of: &'static str,
-}
 
 /// A part of the texts or the bytes.
 #[derive(Debug, Clone, Copy, Default)]
@@ -93,13 +78,40 @@ pub(super) struct Arena {
     words: Vec<Ref>,
     texts: String,
     bytes: Vec<u8>,
+    storages: usize,
+    /// What there was before all of this.
+    budget: Budget,
 }
 
 impl Arena {
+    /// An empty arena, which may use up the budget.
+    pub fn new(budget: Budget) -> Arena {
+        Arena {
+            budget,
+            ..Arena::default()
+        }
+    }
+
+    /// What is left of the budget.
+    pub fn left(&self) -> Budget {
+        let Budget {
+            values,
+            references,
+            strings,
+            storages,
+        } = self.budget;
+        Budget {
+            values: values.saturating_sub(self.nodes.len()),
+            references: references.saturating_sub(self.words.len()),
+            strings: strings.saturating_sub(self.texts.len() + self.bytes.len()),
+            storages: storages.saturating_sub(self.storages),
+        }
+    }
+
     /// Adds a value.
     #[inline]
     pub fn add(&mut self, node: Node) -> Result<Ref, Exceeds> {
-        if self.nodes.len() >= MAX_VALUES {
+        if self.nodes.len() >= self.budget.values {
             return Err(Exceeds {
                 most: MAX_VALUES,
                 of: "values",
@@ -129,7 +141,7 @@ impl Arena {
     }
 
     fn string_room(&self, more: usize) -> Result<(), Exceeds> {
-        match self.texts.len() + self.bytes.len() + more <= MAX_STRINGS {
+        match self.texts.len() + self.bytes.len() + more <= self.budget.strings {
             true => Ok(()),
             false => Err(Exceeds {
                 most: MAX_STRINGS,
@@ -200,7 +212,7 @@ impl Arena {
     }
 
     fn reference_room(&self, more: usize) -> Result<(), Exceeds> {
-        match self.words.len() + more <= MAX_REFERENCES {
+        match self.words.len() + more <= self.budget.references {
             true => Ok(()),
             false => Err(Exceeds {
                 most: MAX_REFERENCES,
@@ -295,6 +307,19 @@ impl Arena {
             len: len as u32,
             room: room as u32,
         })
+    }
+
+    /// Adds a reference to a storage.
+    pub fn add_storage<const N: usize>(&mut self, words: [u32; N]) -> Result<Ref, Exceeds> {
+        if self.storages >= self.budget.storages {
+            return Err(Exceeds {
+                most: MAX_STORAGES,
+                of: "references to storages",
+            });
+        }
+        self.storages += 1;
+        let at = self.record(words)?;
+        self.add(Node::Storage(at))
     }
 
     /// Adds the words of a value that needs more than a node has. Returns their place.

@@ -2,7 +2,8 @@
 
 use std::collections::HashMap;
 
-use super::arena::{Arena, Exceeds, Node, Run};
+use super::arena::{Arena, Node, Run};
+use super::budget::{Budget, Exceeds};
 use super::input::Input;
 use super::memo::Memo;
 use super::payload::Payloads;
@@ -35,11 +36,12 @@ pub(super) struct Machine<'c, 'f> {
 }
 
 impl<'c, 'f> Machine<'c, 'f> {
-    pub fn new(input: Input<'c, 'f>) -> Machine<'c, 'f> {
+    /// A machine whose values may use up the budget.
+    pub fn new(input: Input<'c, 'f>, budget: Budget) -> Machine<'c, 'f> {
         Machine {
             at: input.position(),
             input,
-            arena: Arena::default(),
+            arena: Arena::new(budget),
             names: HashMap::new(),
             full: String::new(),
             payloads: Payloads::default(),

@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 
 use super::Ref;
-use super::arena::Exceeds;
+use super::budget::Exceeds;
 
 /// The most entries. Every writer has at most one for each value.
 pub(super) const MAX_MEMO: usize = 1 << 24;

@@ -1,6 +1,7 @@
 //! The stack, its marks, and the memo: what opcodes take from them and put there.
 
-use super::arena::{Arena, Exceeds, Node, Run};
+use super::arena::{Arena, Node, Run};
+use super::budget::Exceeds;
 use super::machine::Machine;
 use super::text::{self, shown_line};
 use super::{Ref, Wrong, opcode};

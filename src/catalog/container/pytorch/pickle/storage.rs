@@ -137,7 +137,7 @@ impl Machine<'_, '_> {
         };
         let (from, len) = window.unwrap_or_default();
         let ([from_low, from_high], [len_low, len_high]) = (split(from), split(len));
-        let at = self.arena.record([
+        Ok(self.arena.add_storage([
             dtype.map_or(UNTYPED, |dtype| dtype.place() as u32),
             key.0,
             location.0,
@@ -148,7 +148,6 @@ impl Machine<'_, '_> {
             from_high,
             len_low,
             len_high,
-        ])?;
-        Ok(self.arena.add(Node::Storage(at))?)
+        ])?)
     }
 }

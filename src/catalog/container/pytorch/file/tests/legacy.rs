@@ -136,3 +136,13 @@ fn what_a_pickle_would_execute_comes_first_wherever_it_is() {
         has(&problems(&hostile.concat())[0], &["is hostile"]);
     }
 }
+
+#[test]
+fn the_object_and_the_list_of_its_storages_share_their_limits() {
+    let half = [b"\x80\x02".as_slice(), &b"N0".repeat(9 << 20), b"}."].concat();
+    let file = [&HEADERS.concat()[..], &half, &half].concat();
+    has(
+        &refusal(&file),
+        &["is too large", "16,777,216 values", "of the file"],
+    );
+}

@@ -127,3 +127,20 @@ fn what_a_pickle_would_execute_comes_before_all_damage() {
     }
     has(&refusal(PAYLOAD), &["is hostile", "of the file"]);
 }
+
+#[test]
+fn what_is_in_front_of_broken_members_is_run_once() {
+    let mut written = Zip::new(&[
+        ("a/data.pkl", PAYLOAD),
+        ("b/data.pkl", b"N."),
+        ("c/data.pkl", b"N."),
+    ])
+    .write();
+    for at in written.local {
+        // Encrypted.
+        written.bytes[at + 6] |= 1;
+    }
+    let found = problems(&written.bytes);
+    let hostile = found.iter().filter(|p| p.starts_with("is hostile"));
+    assert_eq!(hostile.count(), 1, "{found:?}");
+}

@@ -30,11 +30,30 @@ fn values_references_and_strings_are_limited() {
     exceeds(&strings, "BINUNICODE", "268,435,456 bytes of strings");
     let memo = repeated(b"\x80\x04N", b"\x94", (1 << 24) + 1, b".");
     exceeds(&memo, "MEMOIZE", "16,777,216 memo entries");
+    let id = b"\x80\x02(U\x07storagectorch\nFloatStorage\nU\x010U\x03cpuK\x04tq\0";
+    let storages = repeated(id, b"Q0h\0", (1 << 20) + 1, b".");
+    exceeds(&storages, "BINPERSID", "1,048,576 references to storages");
     // The pairs of one list, in many dicts.
     let pairs = repeated(b"\x80\x02(", b"K\x01K\x02\x86", 1 << 20, b"lq\x000");
     let pairs = [pairs, b"ccollections\nOrderedDict\nq\x01".to_vec()].concat();
     let references = repeated(&pairs, b"0h\x01h\x00\x85R", 32, b".");
     exceeds(&references, "REDUCE", "67,108,864 references");
+}
+
+#[test]
+fn the_pickles_of_a_file_share_its_limits() {
+    let half = repeated(b"\x80\x02", b"N0", 9 << 20, b"N.");
+    let bytes = half.repeat(2);
+    let store = MemoryStore::new(&[("x", &bytes)]);
+    let object = store.object("x").unwrap();
+    let mut cursor = Cursor::new(&*object, 0, bytes.len() as u64);
+    let (place, mut budget) = (Place { start: 0, of: "x" }, Budget::default());
+    let first = read_within(&mut cursor, place, &mut budget).unwrap();
+    assert!(first.damage.is_empty());
+    let second = read_within(&mut cursor, place, &mut budget).unwrap();
+    assert!(second.pickle.is_none());
+    let limit = "makes more than 16,777,216 values";
+    assert!(second.damage[0].contains(limit), "{:?}", second.damage);
 }
 
 #[test]
