@@ -14,24 +14,6 @@ const MAX_REMEMBERED_LEN: usize = 256;
 /// How many arguments of a hostile call are looked through for a text.
 const MAX_ARGUMENTS: usize = 64;
 
-impl Meaning {
-    /// Whether it makes a tensor of its arguments alone.
-    pub(super) fn is_tensor(self) -> bool {
-        matches!(
-            self,
-            Meaning::Strided(_)
-                | Meaning::First
-                | Meaning::Device
-                | Meaning::Sparse
-                | Meaning::Quantized
-                | Meaning::Nested
-                | Meaning::Meta
-                | Meaning::Wrapper
-                | Meaning::Numpy
-        )
-    }
-}
-
 impl Arena {
     /// The text of a name.
     pub fn name(&self, place: u16, span: Span) -> &str {
@@ -233,7 +215,7 @@ impl Machine<'_, '_> {
             Meaning::StorageClass(_) | Meaning::Dtype(_) | Meaning::Inert => {
                 return self.object(callable, arguments);
             }
-            tensor => return self.tensor(tensor, items),
+            Meaning::Tensor(kind) => return self.tensor(kind, items),
         };
         Ok(self.arena.add(node)?)
     }
