@@ -66,12 +66,13 @@ fn a_count_that_the_pickle_contradicts_is_refused() {
 fn the_list_has_exactly_the_storages_of_the_pickle() {
     let missing = pickles::legacy(&TWO, &["12"], &STORED[..1]);
     has(&refusal(&missing), &["storage 7 is missing", "list of 1"]);
-    for list in [["12", "7", "9"], ["12", "12", "7"], ["12", "7", "\u{1b}"]] {
+    for (list, problem) in [
+        (["12", "7", "9"], "one of the 2"),
+        (["12", "12", "7"], "number 1 and number 2"),
+        (["12", "7", "\u{1b}"], "one of the 2"),
+    ] {
         let more = pickles::legacy(&TWO, &list, &STORED);
-        has(
-            &refusal(&more),
-            &["in the list of 3 storages", "one of the 2"],
-        );
+        has(&refusal(&more), &["in the list of 3 storages", problem]);
     }
     let mut no_list = HEADERS.concat();
     no_list.extend(pickles::object(&[]));
