@@ -36,7 +36,7 @@ pub(super) fn kind(pickle: &Pickle, value: Ref) -> Cow<'static, str> {
         Value::Object(object) => format!("an object of {}", class(pickle, &object)).into(),
         Value::Storage(_) => "a storage".into(),
         Value::Tensor(_) => "a tensor".into(),
-        Value::Other(name) => format!("a {name}").into(),
+        Value::Other(what) => what.into(),
     }
 }
 

@@ -15,7 +15,7 @@ use crate::catalog::container::shards::Broken;
 use crate::catalog::{Findings, HeaderProblem, Object, OpenOptions};
 use crate::error::Error;
 
-pub(in crate::catalog::container) mod detect;
+pub(super) mod detect;
 mod legacy;
 mod pieces;
 mod problems;

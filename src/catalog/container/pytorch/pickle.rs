@@ -1,6 +1,6 @@
 //! The pickle machine: runs a pickle's opcodes over inert values. No opcode looks up, imports,
 //! constructs or calls anything; what Python would call is a name and its arguments, kept as data, and
-//! a closed table (`names`) tells which names mean a tensor.
+//! a closed table (`names`) has the names that mean a tensor.
 //!
 //! Values live in one arena and refer to each other by place, so that nothing is ever copied: memory
 //! and time are linear in the pickle's length, and a value may contain itself.
@@ -32,7 +32,6 @@ use super::dtype::TorchDtype;
 use crate::catalog;
 use crate::catalog::container::cursor::Cursor;
 use crate::error::{Error, Result};
-use crate::reason::Reason;
 
 /// The longest pickle that is read, in bytes.
 pub(super) const MAX_PICKLE: u64 = 1 << 30;
@@ -71,7 +70,7 @@ pub(super) enum Value<'p> {
     Object(Object<'p>),
     Storage(Storage<'p>),
     Tensor(Rebuilt<'p>),
-    /// Data of a kind that nothing here uses (a complex number): its type.
+    /// Data of a kind that nothing here uses, in words: `a complex number`.
     Other(&'static str),
 }
 
@@ -131,13 +130,14 @@ pub(super) struct Storage<'p> {
 }
 
 /// What a function of the closed table made of its arguments.
+#[derive(Clone, Copy)]
 pub(super) enum Rebuilt<'p> {
     /// A tensor in a storage.
     Strided(Strided<'p>),
     /// A tensor that is left out, and why.
-    LeftOut(Reason),
-    /// A call with arguments that no writer makes.
-    Malformed(Reason),
+    LeftOut(&'p str),
+    /// A call with arguments that no writer makes: what is wrong with them.
+    Malformed(&'p str),
 }
 
 /// A strided tensor as the pickle has it, unchecked.
@@ -180,11 +180,13 @@ enum Wrong {
     /// No writer makes this: what follows the opcode's name and byte.
     Damaged(String),
     /// stfs does not run this opcode: why.
-    Refused(&'static str),
+    Refused(String),
     /// A limit.
     Exceeds(Exceeds),
-    /// A whole sentence.
-    Said(String),
+    /// There is no opcode.
+    NoStop,
+    /// The bytes cannot be had: a sentence about the file.
+    Unavailable(String),
     /// The file cannot be read.
     Failed(Error),
 }
@@ -281,9 +283,9 @@ impl Pickle {
             Node::Object(at) => Value::Object(arena.object(at)),
             Node::Storage(at) => Value::Storage(storage::get(arena, at)),
             Node::Tensor(at) => Value::Tensor(Rebuilt::Strided(rebuild::get(arena, at))),
-            Node::LeftOut(why) => Value::Tensor(Rebuilt::LeftOut(arena.text(why).into())),
-            Node::Malformed(why) => Value::Tensor(Rebuilt::Malformed(arena.text(why).into())),
-            Node::Complex => Value::Other("complex"),
+            Node::LeftOut(why) => Value::Tensor(Rebuilt::LeftOut(arena.text(why))),
+            Node::Malformed(why) => Value::Tensor(Rebuilt::Malformed(arena.text(why))),
+            Node::Complex => Value::Other("a complex number"),
             Node::Encoded => Value::Other("bytes"),
         }
     }

@@ -63,8 +63,8 @@ impl<'a> Tensors<'a> {
     /// What is wrong with it, with both numbers.
     pub fn make(&self, name: &Arc<str>, tensor: Rebuilt<'a>) -> Result<Made, Reason> {
         let (strided, placed) = match tensor {
-            Rebuilt::LeftOut(why) => return Ok(Made::LeftOut(why)),
-            Rebuilt::Malformed(why) => return Err(why),
+            Rebuilt::LeftOut(why) => return Ok(Made::LeftOut(why.into())),
+            Rebuilt::Malformed(why) => return Err(why.into()),
             Rebuilt::Strided(strided) => match self.place(&strided)? {
                 Checked::LeftOut(why) => return Ok(Made::LeftOut(why)),
                 Checked::Lost => return Ok(Made::Lost),
@@ -81,7 +81,7 @@ impl<'a> Tensors<'a> {
     pub fn check(&self, tensor: Rebuilt<'a>) -> Result<(), Reason> {
         match tensor {
             Rebuilt::LeftOut(_) => Ok(()),
-            Rebuilt::Malformed(why) => Err(why),
+            Rebuilt::Malformed(why) => Err(why.into()),
             Rebuilt::Strided(strided) => self.place(&strided).map(|_| ()),
         }
     }

@@ -6,7 +6,7 @@ use crate::catalog::Object;
 use crate::error::{Error, Location, Result};
 
 /// How many of a file's first bytes [`Head::of`] looks at.
-pub(in crate::catalog::container) const HEAD: usize = 512;
+const HEAD: usize = 512;
 
 /// Where a tar archive has its name, and the name.
 const TAR: (usize, &[u8]) = (257, b"ustar");
@@ -19,9 +19,9 @@ const MAGIC_AS_TEXT: &[u8] = b"L119547037146038801333356L\n.";
 /// Opcodes that a pickle can begin with, after its protocol.
 const FIRST_OPCODES: &[u8] = b"(])}c\x8f\x88\x89\x8a\x8b\x8c\x8d\x8e\x95\x96BCFGIJKLMNSTUVX";
 
-/// What a file's first bytes say.
+/// What a file is by its first bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::catalog::container) enum Head {
+pub(in super::super) enum Head {
     /// A ZIP archive: a checkpoint of torch 1.6 or later, or something else ([`other`] names it).
     Zip,
     /// A checkpoint as torch wrote them before 1.6.
@@ -110,7 +110,7 @@ fn begins_with_global(head: &[u8]) -> bool {
 
 /// What else a file can be that begins like one of PyTorch's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::catalog::container) enum Other {
+pub(super) enum Other {
     TorchScript,
     Export,
     Package,
@@ -160,7 +160,7 @@ impl Other {
 ///
 /// # Errors
 /// It cannot be read.
-pub(in crate::catalog::container) fn other(file: &dyn Object) -> Result<Option<Other>> {
+pub(super) fn other(file: &dyn Object) -> Result<Option<Other>> {
     Ok(match Head::of_file(file)? {
         Some(Head::Pickle) => Some(Other::Pickle),
         Some(Head::Tar) => Some(Other::Tar),
@@ -173,14 +173,14 @@ pub(in crate::catalog::container) fn other(file: &dyn Object) -> Result<Option<O
 ///
 /// # Errors
 /// It cannot be read.
-pub(in crate::catalog::container) fn is_checkpoint(file: &dyn Object) -> Result<bool> {
+pub(in super::super) fn is_checkpoint(file: &dyn Object) -> Result<bool> {
     let head = Head::of_file(file)?;
     Ok(head.is_some_and(Head::may_be_checkpoint) && other(file)?.is_none())
 }
 
-/// The error for the directory at `at`, if these names say that it is a checkpoint of
+/// The error for the directory at `at`, if by these names it is a checkpoint of
 /// `torch.distributed.checkpoint` (FSDP, DCP).
-pub(in crate::catalog::container) fn of_directory<'a>(
+pub(in super::super) fn of_directory<'a>(
     at: &Location,
     names: impl IntoIterator<Item = &'a str>,
 ) -> Option<Error> {
@@ -198,7 +198,7 @@ pub(in crate::catalog::container) fn of_directory<'a>(
 }
 
 /// The error for a file that has the name of a checkpoint, and nothing else of one.
-pub(in crate::catalog::container) fn unknown(at: impl Into<Location>) -> Error {
+pub(in super::super) fn unknown(at: impl Into<Location>) -> Error {
     Error::invalid(
         at,
         "is not a PyTorch checkpoint: it does not begin like a file of torch.save; download it again",

@@ -1,5 +1,5 @@
 //! The format of torch < 1.6: five pickles one after another, then the storages, each with its count of
-//! elements in front. Their bytes are little-endian, whatever the third pickle says: torch ignores that.
+//! elements in front. Their bytes are little-endian, whatever the third pickle has: torch ignores that.
 
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
@@ -142,32 +142,45 @@ impl<'p> Layout<'p> {
             storages: Vec::with_capacity(items.len().min(referred.len())),
             end: start,
         };
-        let total = referred.len();
-        for item in items {
+        let (total, count) = (referred.len(), items.len());
+        // Key → its place in the list.
+        let mut listed: HashMap<&[u8], usize> = HashMap::new();
+        let mut known = true;
+        for (item, place) in items.iter().zip(1..) {
+            if problems.enough() {
+                return None;
+            }
             let key = match keys.get(*item) {
                 Value::Text(text) => text.as_bytes(),
                 Value::Bytes(bytes) => bytes,
                 _ => b"",
             };
-            // A key that comes twice was already removed.
-            let Some((elements, bytes)) = referred.remove(key) else {
-                problems.add(|| {
-                    format!(
-                        "storage {} is in the list of {} storages, but not once in the {total} that the pickle refers to; the file is damaged, download it again",
-                        shown(key),
-                        items.len()
-                    )
-                });
-                return None;
+            let problem = match (referred.get(key), listed.get(key)) {
+                (Some(&(elements, bytes)), None) => {
+                    listed.insert(key, place);
+                    let data = layout.end.saturating_add(COUNT);
+                    layout.end = data.saturating_add(bytes);
+                    layout.storages.push(Expected {
+                        key,
+                        elements,
+                        bytes: data..layout.end,
+                    });
+                    continue;
+                }
+                (_, Some(first)) => format!("number {first} and number {place}"),
+                (None, None) => format!(
+                    "number {place}, but is not one of the {total} that the pickle refers to"
+                ),
             };
-            let data = layout.end.saturating_add(COUNT);
-            layout.end = data.saturating_add(bytes);
-            layout.storages.push(Expected {
-                key,
-                elements,
-                bytes: data..layout.end,
+            known = false;
+            problems.add(|| {
+                format!(
+                    "storage {} is in the list of {count} storages as {problem}; the file is damaged, download it again",
+                    shown(key)
+                )
             });
         }
+        referred.retain(|key, _| !listed.contains_key(key));
         let mut unlisted: Vec<&[u8]> = referred.into_keys().collect();
         unlisted.sort_unstable();
         for key in unlisted {
@@ -175,9 +188,13 @@ impl<'p> Layout<'p> {
                 format!(
                     "storage {} is missing: the pickle refers to it, but the list of {} storages does not have it; the file is damaged, download it again",
                     shown(key),
-                    items.len()
+                    count
                 )
             });
+        }
+        if !known {
+            // Nobody can know where the storages behind such an entry are.
+            return None;
         }
         layout.storages.retain(|storage| !bad.contains(storage.key));
         Some(layout)

@@ -310,7 +310,7 @@ fn big_endian(
     }
 }
 
-/// Where the storages are that the pickle refers to: those that are as long as each reference says.
+/// Where the storages are that the pickle refers to: those that are as long as each reference needs.
 fn locate(
     directory: &Directory,
     root: &[u8],

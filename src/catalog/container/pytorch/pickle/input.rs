@@ -112,8 +112,8 @@ impl From<Stop> for Wrong {
     fn from(stop: Stop) -> Wrong {
         match stop {
             Stop::Failed(error) => Wrong::Failed(error),
-            Stop::Problem(problem) => Wrong::Said(problem),
-            Stop::Enough => Wrong::Said("ends early".into()),
+            Stop::Problem(problem) => Wrong::Unavailable(problem),
+            Stop::Enough => Wrong::Unavailable("ends early".into()),
         }
     }
 }

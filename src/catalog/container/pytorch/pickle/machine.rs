@@ -8,7 +8,7 @@ use super::input::Input;
 use super::memo::Memo;
 use super::payload::Payloads;
 use super::scalars::Encoding;
-use super::stack::check_pairs;
+use super::stack::{Grow, check_pairs};
 use super::{Ref, Wrong, opcode, text};
 use crate::text::thousands;
 
@@ -59,12 +59,7 @@ impl<'c, 'f> Machine<'c, 'f> {
             self.at = self.input.position();
             self.opcode = self.input.next()?;
             match self.opcode {
-                None => {
-                    return Err(Wrong::Said(format!(
-                        "its pickle has no end: STOP is missing at byte {}",
-                        self.at
-                    )));
-                }
+                None => return Err(Wrong::NoStop),
                 Some(opcode::STOP) => return self.pop(),
                 Some(opcode) => self.step(opcode)?,
             }
@@ -85,10 +80,11 @@ impl<'c, 'f> Machine<'c, 'f> {
                 "its pickle is too large: {here} makes more than {} {of}, the most that stfs keeps",
                 thousands(most as u64)
             ),
-            Wrong::Said(sentence) if self.opcode.is_none() => {
-                format!("{sentence} of {of}; the file is cut short or damaged, download it again")
-            }
-            Wrong::Said(sentence) => sentence,
+            Wrong::NoStop => format!(
+                "its pickle has no end: STOP is missing at byte {} of {of}; the file is cut short or damaged, download it again",
+                self.at
+            ),
+            Wrong::Unavailable(sentence) => sentence,
             Wrong::Failed(error) => error.without_location(),
         }
     }
@@ -192,9 +188,9 @@ impl<'c, 'f> Machine<'c, 'f> {
             }
             opcode::APPEND => self.append_one()?,
             opcode::SETITEM => self.set_one()?,
-            opcode::APPENDS => self.append_marked("appends to")?,
-            opcode::ADDITEMS => self.append_marked("adds to")?,
-            opcode::SETITEMS => self.append_marked("sets items of")?,
+            opcode::APPENDS => self.append_marked(Grow::Append)?,
+            opcode::ADDITEMS => self.append_marked(Grow::Add)?,
+            opcode::SETITEMS => self.append_marked(Grow::SetItems)?,
             opcode::PUT | opcode::BINPUT | opcode::LONG_BINPUT | opcode::MEMOIZE => {
                 self.put(opcode)?;
             }
@@ -219,7 +215,7 @@ impl<'c, 'f> Machine<'c, 'f> {
                 self.call(callable, arguments)?
             }
             opcode::NEWOBJ_EX => {
-                // Keywords say nothing that is needed.
+                // Keywords hold nothing that is needed.
                 self.pop()?;
                 let arguments = self.pop()?;
                 let callable = self.pop()?;
@@ -250,17 +246,18 @@ impl<'c, 'f> Machine<'c, 'f> {
                 self.persistent(id)?
             }
             opcode::PERSID => {
-                return Err(Wrong::Refused(
-                    "has the storage's id as text, from which it cannot be read; torch cannot load the file either: save it with pickle_protocol=2",
-                ));
+                return Err(Wrong::Refused("has the storage's id as text, from which it cannot be read; torch cannot load the file either: save it with pickle_protocol=2".into()));
             }
             opcode::EXT1 | opcode::EXT2 | opcode::EXT4 => {
                 return Err(Wrong::Refused(
-                    "refers to a registry of the process that wrote it, which is not in the file",
+                    "refers to a registry of the process that wrote it, which is not in the file"
+                        .into(),
                 ));
             }
             opcode::NEXT_BUFFER | opcode::READONLY_BUFFER => {
-                return Err(Wrong::Refused("refers to bytes that are not in the file"));
+                return Err(Wrong::Refused(
+                    "refers to bytes that are not in the file".into(),
+                ));
             }
             _ => {
                 return Err(Wrong::Damaged(
@@ -283,9 +280,9 @@ impl<'c, 'f> Machine<'c, 'f> {
     fn protocol(&mut self) -> Result<(), Wrong> {
         match self.input.array()? {
             [0..=MAX_PROTOCOL] => Ok(()),
-            _ => Err(Wrong::Refused(
-                "is of a protocol that stfs does not know; it reads 0 to 5",
-            )),
+            [other] => Err(Wrong::Refused(format!(
+                "is of protocol {other}; stfs reads 0 to {MAX_PROTOCOL}: save it with pickle_protocol=2"
+            ))),
         }
     }
 }

@@ -21,12 +21,23 @@ pub(super) enum Meaning {
     /// A class of storages; `None` if they are untyped.
     StorageClass(Option<&'static TorchDtype>),
     Dtype(&'static TorchDtype),
-    /// A strided tensor, by the version of the function.
+    /// A tensor.
+    Tensor(Tensor),
+    /// `f(args)` of the arguments f, class, args, state.
+    FromType,
+    /// `copyreg`'s functions: an object of the class that is the first argument.
+    Construct,
+    /// An inert object that is part of a tensor that is left out, or a class of tensors.
+    Inert,
+}
+
+/// What a function makes a tensor of.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Tensor {
+    /// A storage and strides, by the version of the function.
     Strided(u8),
     /// The first argument.
     First,
-    /// `f(args)` of the arguments f, class, args, state.
-    FromType,
     /// The first argument, if the second is its dtype.
     Device,
     Sparse,
@@ -36,10 +47,6 @@ pub(super) enum Meaning {
     Wrapper,
     /// Data in a numpy array.
     Numpy,
-    /// `copyreg`'s functions: an object of the class that is the first argument.
-    Construct,
-    /// An inert object that is part of a tensor that is left out, or a class of tensors.
-    Inert,
 }
 
 /// A name of the table.
@@ -72,22 +79,22 @@ const FUNCTIONS: &[(&str, Meaning)] = &[
     ("torch.storage.UntypedStorage",                         Meaning::StorageClass(None)),
     ("torch.storage._UntypedStorage",                        Meaning::StorageClass(None)),
     ("torch.UntypedStorage",                                 Meaning::StorageClass(None)),
-    ("torch._utils._rebuild_tensor",                         Meaning::Strided(1)),
-    ("torch._utils._rebuild_tensor_v2",                      Meaning::Strided(2)),
-    ("torch._utils._rebuild_tensor_v3",                      Meaning::Strided(3)),
-    ("torch._utils._rebuild_parameter",                      Meaning::First),
-    ("torch._utils._rebuild_parameter_with_state",           Meaning::First),
-    ("torch.nn.parameter.Parameter",                         Meaning::First),
-    ("torch.nn.parameter.Buffer",                            Meaning::First),
+    ("torch._utils._rebuild_tensor",                         Meaning::Tensor(Tensor::Strided(1))),
+    ("torch._utils._rebuild_tensor_v2",                      Meaning::Tensor(Tensor::Strided(2))),
+    ("torch._utils._rebuild_tensor_v3",                      Meaning::Tensor(Tensor::Strided(3))),
+    ("torch._utils._rebuild_parameter",                      Meaning::Tensor(Tensor::First)),
+    ("torch._utils._rebuild_parameter_with_state",           Meaning::Tensor(Tensor::First)),
+    ("torch.nn.parameter.Parameter",                         Meaning::Tensor(Tensor::First)),
+    ("torch.nn.parameter.Buffer",                            Meaning::Tensor(Tensor::First)),
     ("torch._tensor._rebuild_from_type_v2",                  Meaning::FromType),
-    ("torch._utils._rebuild_device_tensor_from_cpu_tensor",  Meaning::Device),
-    ("torch._utils._rebuild_sparse_tensor",                  Meaning::Sparse),
-    ("torch._utils._rebuild_qtensor",                        Meaning::Quantized),
-    ("torch._utils._rebuild_nested_tensor",                  Meaning::Nested),
-    ("torch._utils._rebuild_meta_tensor_no_storage",         Meaning::Meta),
-    ("torch._utils._rebuild_wrapper_subclass",               Meaning::Wrapper),
-    ("torch._utils._rebuild_device_tensor_from_numpy",       Meaning::Numpy),
-    ("torch._utils._rebuild_xla_tensor",                     Meaning::Numpy),
+    ("torch._utils._rebuild_device_tensor_from_cpu_tensor",  Meaning::Tensor(Tensor::Device)),
+    ("torch._utils._rebuild_sparse_tensor",                  Meaning::Tensor(Tensor::Sparse)),
+    ("torch._utils._rebuild_qtensor",                        Meaning::Tensor(Tensor::Quantized)),
+    ("torch._utils._rebuild_nested_tensor",                  Meaning::Tensor(Tensor::Nested)),
+    ("torch._utils._rebuild_meta_tensor_no_storage",         Meaning::Tensor(Tensor::Meta)),
+    ("torch._utils._rebuild_wrapper_subclass",               Meaning::Tensor(Tensor::Wrapper)),
+    ("torch._utils._rebuild_device_tensor_from_numpy",       Meaning::Tensor(Tensor::Numpy)),
+    ("torch._utils._rebuild_xla_tensor",                     Meaning::Tensor(Tensor::Numpy)),
     ("torch.Tensor",                                         Meaning::Inert),
     ("torch.serialization._get_layout",                      Meaning::Inert),
     ("torch.per_tensor_affine",                              Meaning::Inert),
@@ -97,7 +104,7 @@ const FUNCTIONS: &[(&str, Meaning)] = &[
     ("torch.per_channel_affine_float_qparams",               Meaning::Inert),
 ];
 
-/// The classes that a tensor is of if nothing is said.
+/// The classes of tensors that are not noted.
 pub(super) const TENSOR_CLASSES: [&str; 3] = [
     "torch.Tensor",
     "torch.nn.parameter.Parameter",

@@ -1,5 +1,5 @@
-//! Names that only a hostile pickle has. Finding them defends nothing, because no name can do anything
-//! here: it is a service to those who would give the file to Python next.
+//! Names that only a hostile pickle has. Finding them protects nothing here, where no name can do
+//! anything. It warns users who would load the file in Python next.
 
 use std::collections::HashMap;
 

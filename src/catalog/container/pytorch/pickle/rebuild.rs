@@ -5,7 +5,7 @@
 
 use super::arena::{Arena, Node, Run};
 use super::machine::Machine;
-use super::names::{self, Meaning};
+use super::names::{self, Meaning, Tensor};
 use super::payload::{SHOWN, cut, shown};
 use super::{Ref, Strided, Wrong};
 use crate::catalog::container::pytorch::dtype::TorchDtype;
@@ -169,7 +169,7 @@ impl Machine<'_, '_> {
         };
         self.note_call(f, items);
         let made = match meaning {
-            Some(meaning) if meaning.is_tensor() => self.tensor(meaning, items)?,
+            Some(Meaning::Tensor(kind)) => self.tensor(kind, items)?,
             _ if self.arena.name_of(class).is_some() => return self.object(class, args),
             _ => return self.malformed("is rebuilt by a function that stfs does not know"),
         };
@@ -187,34 +187,34 @@ impl Machine<'_, '_> {
     }
 
     /// What a function of tensors other than `_rebuild_from_type_v2` makes.
-    pub(super) fn tensor(&mut self, meaning: Meaning, arguments: Run) -> Result<Ref, Wrong> {
+    pub(super) fn tensor(&mut self, kind: Tensor, arguments: Run) -> Result<Ref, Wrong> {
         let first = self.argument(arguments, 0);
-        match meaning {
-            Meaning::Strided(version) => self.strided(version, arguments),
-            Meaning::First => match first {
+        match kind {
+            Tensor::Strided(version) => self.strided(version, arguments),
+            Tensor::First => match first {
                 Some(first) => Ok(first),
                 None => self.malformed("is a parameter without data"),
             },
-            Meaning::Device => self.device(arguments),
-            Meaning::Sparse => {
+            Tensor::Device => self.device(arguments),
+            Tensor::Sparse => {
                 let layout = first.and_then(|layout| self.layout(layout));
                 self.left_out(&match layout {
                     Some(layout) => format!("is sparse ({layout})"),
                     None => "is sparse".into(),
                 })
             }
-            Meaning::Quantized => {
+            Tensor::Quantized => {
                 let why = self.quantized(arguments);
                 self.left_out(&why)
             }
-            Meaning::Nested => self.left_out("is nested"),
-            Meaning::Meta => self.left_out("is on the meta device: has no data"),
-            Meaning::Wrapper => {
+            Tensor::Nested => self.left_out("is nested"),
+            Tensor::Meta => self.left_out("is on the meta device: has no data"),
+            Tensor::Wrapper => {
                 let class = first.and_then(|class| self.arena.name_of(class));
                 let class = shown(class.unwrap_or("unknown"));
                 self.left_out(&format!("is an object of the wrapper subclass {class}"))
             }
-            _ => self.left_out("is a numpy array of another device's data"),
+            Tensor::Numpy => self.left_out("is a numpy array of another device's data"),
         }
     }
 

@@ -9,6 +9,25 @@ use super::{Ref, Wrong, opcode};
 /// The most values and marks on the stack.
 const MAX_STACK: usize = 1 << 25;
 
+/// How an opcode grows a container.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Grow {
+    Append,
+    Add,
+    SetItems,
+}
+
+impl Grow {
+    /// What it does to something, for a message.
+    fn does(self) -> &'static str {
+        match self {
+            Grow::Append => "appends to",
+            Grow::Add => "adds to",
+            Grow::SetItems => "sets items of",
+        }
+    }
+}
+
 impl Machine<'_, '_> {
     #[inline]
     pub(super) fn check_stack(&self) -> Result<(), Wrong> {
@@ -89,20 +108,20 @@ impl Machine<'_, '_> {
     pub(super) fn append_one(&mut self) -> Result<(), Wrong> {
         let value = self.pop()?;
         let to = self.top()?;
-        self.arena.append(to, &[value], "appends to")
+        self.arena.append(to, &[value], Grow::Append)
     }
 
     pub(super) fn set_one(&mut self) -> Result<(), Wrong> {
         let value = self.pop()?;
         let key = self.pop()?;
         let to = self.top()?;
-        self.arena.append(to, &[key, value], "sets items of")
+        self.arena.append(to, &[key, value], Grow::SetItems)
     }
 
-    pub(super) fn append_marked(&mut self, how: &'static str) -> Result<(), Wrong> {
+    pub(super) fn append_marked(&mut self, how: Grow) -> Result<(), Wrong> {
         let start = self.pop_mark()?;
         let items = self.stack.get(start..).unwrap_or_default();
-        if how.starts_with("sets") {
+        if how == Grow::SetItems {
             check_pairs(items.len())?;
         }
         let below = start.checked_sub(1).filter(|below| *below >= self.floor());
@@ -153,15 +172,15 @@ impl Machine<'_, '_> {
 
 impl Arena {
     /// Appends to a list, a set, a mapping (keys and values), or to the contents of an object.
-    fn append(&mut self, to: Ref, items: &[Ref], how: &str) -> Result<(), Wrong> {
+    fn append(&mut self, to: Ref, items: &[Ref], how: Grow) -> Result<(), Wrong> {
         if items.is_empty() {
             return Ok(());
         }
-        let node = match self.node(to) {
-            Node::List(run) if how.starts_with("app") => Node::List(self.extend(run, items)?),
-            Node::Set(run) if how.starts_with("add") => Node::Set(self.extend(run, items)?),
-            Node::Mapping(run) if how.starts_with("set") => Node::Mapping(self.extend(run, items)?),
-            Node::Object(at) => {
+        let node = match (self.node(to), how) {
+            (Node::List(run), Grow::Append) => Node::List(self.extend(run, items)?),
+            (Node::Set(run), Grow::Add) => Node::Set(self.extend(run, items)?),
+            (Node::Mapping(run), Grow::SetItems) => Node::Mapping(self.extend(run, items)?),
+            (Node::Object(at), _) => {
                 let [name, arguments, state, from, len, room] = self.words(at);
                 let run = Run::from_words([from, len, room]);
                 let run = self.extend(run, items)?;
@@ -171,7 +190,7 @@ impl Arena {
             }
             _ => {
                 let what = self.describe(to);
-                return Err(Wrong::Damaged(format!("{how} {what}")));
+                return Err(Wrong::Damaged(format!("{} {what}", how.does())));
             }
         };
         self.set(to, node);

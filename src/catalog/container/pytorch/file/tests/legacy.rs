@@ -66,12 +66,13 @@ fn a_count_that_the_pickle_contradicts_is_refused() {
 fn the_list_has_exactly_the_storages_of_the_pickle() {
     let missing = pickles::legacy(&TWO, &["12"], &STORED[..1]);
     has(&refusal(&missing), &["storage 7 is missing", "list of 1"]);
-    for list in [["12", "7", "9"], ["12", "12", "7"], ["12", "7", "\u{1b}"]] {
+    for (list, problem) in [
+        (["12", "7", "9"], "one of the 2"),
+        (["12", "12", "7"], "number 1 and number 2"),
+        (["12", "7", "\u{1b}"], "one of the 2"),
+    ] {
         let more = pickles::legacy(&TWO, &list, &STORED);
-        has(
-            &refusal(&more),
-            &["in the list of 3 storages", "once in the 2"],
-        );
+        has(&refusal(&more), &["in the list of 3 storages", problem]);
     }
     let mut no_list = HEADERS.concat();
     no_list.extend(pickles::object(&[]));
@@ -145,4 +146,24 @@ fn the_object_and_the_list_of_its_storages_share_their_limits() {
         &refusal(&file),
         &["is too large", "16,777,216 values", "of the file"],
     );
+}
+
+#[test]
+fn every_wrong_entry_of_the_list_is_reported_with_its_number() {
+    let file = pickles::legacy(&TWO, &["12", "8", "12", "9"], &STORED);
+    let of = |key, problem| {
+        format!(
+            "storage {key} is in the list of 4 storages as {problem}; the file is damaged, download it again"
+        )
+    };
+    assert_eq!(
+        problems(&file),
+        [
+            of("8", "number 2, but is not one of the 2 that the pickle refers to"),
+            of("12", "number 1 and number 3"),
+            of("9", "number 4, but is not one of the 2 that the pickle refers to"),
+            "storage 7 is missing: the pickle refers to it, but the list of 4 storages does not have it; the file is damaged, download it again".into(),
+        ]
+    );
+    has(&refusal(&file), &["storage 8", "number 2"]);
 }

@@ -270,8 +270,15 @@ fn more_members_than_the_limit_are_refused() {
     // The two records contradict each other.
     has(
         &refusal(&written.with(written.end + 8, &[5, 0, 5, 0])),
-        &["contradict", "5 and 2"],
+        &[
+            "has entries: 5 by one record, 2 by the other",
+            "download it again",
+        ],
     );
+    let elsewhere = written.with(written.end + 16, &[9, 0, 0, 0]);
+    let at = u64::from_le_bytes(written.bytes[record + 48..][..8].try_into().unwrap());
+    let places = format!("directory is at byte 9 by one record, {at} by the other");
+    has(&refusal(&elsewhere), &[&places, "download it again"]);
 }
 
 #[test]

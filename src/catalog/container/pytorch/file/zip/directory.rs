@@ -177,7 +177,7 @@ impl Directory {
         }
     }
 
-    /// That no entry says that its member begins on another disk. (The library does not tell.)
+    /// That no entry puts its member on another disk. (The library does not return the disk.)
     fn check_disks(&self, file: &dyn Object, places: &[u64]) -> Result<(), Refused> {
         let ranges = places.iter().map(|at| at + DISK..at + DISK + 2);
         let mut elsewhere = None;

@@ -60,7 +60,7 @@ impl End {
             return Ok(());
         }
         Err(Refused::Problem(format!(
-            "its end records contradict each other: {} entries from byte {}, or {} from byte {}; the file is damaged",
+            "its end records contradict each other: {} entries from byte {}, or {} from byte {}; the file is damaged, download it again",
             self.entries, self.directory, theirs.1, theirs.0
         )))
     }
@@ -114,21 +114,17 @@ impl Record {
 
     /// The record with 64 bits instead, if it has the same numbers where this one's are large enough.
     fn widened(&self, large: &Record) -> Result<Record, Refused> {
+        let (small, middle) = (u64::from(u16::MAX), u64::from(u32::MAX));
         let pairs = [
-            ("entries", self.entries, large.entries, u64::from(u16::MAX)),
-            ("entries", self.here, large.here, u64::from(u16::MAX)),
-            ("bytes", self.size, large.size, u64::from(u32::MAX)),
-            (
-                "as the place",
-                self.directory,
-                large.directory,
-                u64::from(u32::MAX),
-            ),
+            (self.entries, large.entries, small, "has entries:"),
+            (self.here, large.here, small, "has entries on this disk:"),
+            (self.size, large.size, middle, "has bytes:"),
+            (self.directory, large.directory, middle, "is at byte"),
         ];
-        for (what, short, long, none) in pairs {
+        for (short, long, none, what) in pairs {
             if short != none && short != long {
                 return Err(Refused::Problem(format!(
-                    "its two end records contradict each other: {short} and {long} {what} of the directory; the file is damaged"
+                    "its two end records contradict each other: the archive's directory {what} {short} by one record, {long} by the other; the file is damaged, download it again"
                 )));
             }
         }

@@ -36,7 +36,7 @@ def shown(value):
     if isinstance(value, dict):
         return "{" + " ".join(f"{shown(k)}:{shown(v)}" for k, v in value.items()) + "}"
     if isinstance(value, complex):
-        return "other:complex"
+        return "other:a complex number"
     if isinstance(value, type):
         return f"name:{value.__module__}.{value.__name__}"
     if isinstance(value, argparse.Namespace):

@@ -96,6 +96,7 @@ fn damage_is_said_with_the_opcode_and_its_byte() {
 fn opcodes_that_are_not_run_are_refused_by_name() {
     for (pickled, start) in [
         (b"\x80\x06N.".as_slice(), "PROTO at byte 0"),
+        (b"\x80\xffN.", "PROTO at byte 0"),
         (b"P0\n.", "PERSID at byte 0"),
         (b"\x80\x02\x82\x01.", "EXT1 at byte 2"),
         (b"\x80\x02\x83\x01\0.", "EXT2 at byte 2"),
@@ -109,6 +110,10 @@ fn opcodes_that_are_not_run_are_refused_by_name() {
             found.len() == 1 && found[0].starts_with(&start),
             "{found:?}"
         );
+        if start.contains("PROTO") {
+            let protocol = format!("is of protocol {}; stfs reads 0 to 5", pickled[1]);
+            assert!(found[0].contains(&protocol), "{found:?}");
+        }
     }
 }
 
