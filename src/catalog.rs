@@ -1,11 +1,12 @@
 //! The catalog: which tensors a model directory stores, where, and with what dtype and shape. It is
 //! built from headers and JSON files alone, and validated: every extent lies inside its file.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
 
 use crate::error::{Error, Location, Result};
+use crate::reason::Reason;
 use crate::view::{SharedView, StoredBytes};
 use container::Parts;
 use findings::Findings;
@@ -73,6 +74,8 @@ pub struct Catalog {
     pub tensors: Tensors,
     /// Names that an index lists but no available file holds (only with `allow_missing`).
     pub absent: BTreeSet<Arc<str>>,
+    /// Tensors that the files hold but that cannot be served (sparse ones of PyTorch), and why.
+    pub left_out: BTreeMap<Arc<str>, Reason>,
     /// `__metadata__` of the shards (the first that has a key wins), a manifest's other keys, or those of
     /// a GGUF file.
     pub metadata: serde_json::Map<String, serde_json::Value>,

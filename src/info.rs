@@ -79,7 +79,8 @@ impl Info {
                 _ => {}
             }
         }
-        self.left_out += model.catalog.absent.len() as u64;
+        let catalog = &model.catalog;
+        self.left_out += (catalog.absent.len() + catalog.left_out.len()) as u64;
     }
 
     /// Bytes that the model takes as stored, as BF16 and as F32.

@@ -262,9 +262,11 @@ impl Model {
     /// # Errors
     /// [`Error::NotFound`], with the reason if there is one; EIO if it is not known for now.
     pub fn find(&self, name: &str) -> Result<(TensorId, Tensor<'_>)> {
-        let id = self
-            .id(name)
-            .ok_or_else(|| Error::NotFound(format!("no tensor '{name}'; 'stfs ls' lists them")))?;
+        let unknown = || match self.catalog.left_out.get(name) {
+            Some(why) => Error::NotFound(format!("tensor '{name}' is left out: {why}")),
+            None => Error::NotFound(format!("no tensor '{name}'; 'stfs ls' lists them")),
+        };
+        let id = self.id(name).ok_or_else(unknown)?;
         self.described(id).map(|tensor| (id, tensor))
     }
 

@@ -5,7 +5,7 @@
 //! model, in one walk that serves [`Catalog::open`](super::Catalog::open) (which stops at the first
 //! problem) and [`check`](super::check) (which keeps them all), as [`Findings`] decides.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::configuration::Configuration;
@@ -188,6 +188,7 @@ impl Parts {
             files: Vec::new(),
             tensors: Tensors::default(),
             absent: BTreeSet::new(),
+            left_out: BTreeMap::new(),
             metadata: serde_json::Map::new(),
             metadata_json: None,
             summary: serde_json::Map::new(),

@@ -185,10 +185,15 @@ fn summary(model: &Model, mountpoint: &Path) -> String {
         .main_dtype()
         .map_or_else(String::new, |d| format!(", {d}"));
     let on_disk = model.catalog.files.iter().map(|f| f.len()).sum();
-    let absent = match model.catalog.absent.len() {
+    let count = |n: usize, what: &str| match n {
         0 => String::new(),
-        n => format!(" ({} missing)", plural(n as u64, "tensor")),
+        n => format!(" ({} {what})", plural(n as u64, "tensor")),
     };
+    let absent = count(model.catalog.absent.len(), "missing")
+        + &count(
+            model.catalog.left_out.len(),
+            "left out, see 'stfs ls --why'",
+        );
     format!(
         "stfs: {}{absent}, {}{}, {}, {} at {}\n",
         plural(s.tensors, "tensor"),

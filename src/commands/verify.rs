@@ -168,6 +168,9 @@ fn print(
                 None => writeln!(out, "{file}: {problem}")?,
             }
         }
+        for note in model.iter().flat_map(|model| &model.catalog.notes) {
+            writeln!(out, "note: {}", printable(note))?;
+        }
         let found = match problems.len() {
             0 => "no problems".into(),
             n => plural(n as u64, "problem"),

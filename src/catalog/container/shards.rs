@@ -10,6 +10,7 @@ use super::Verdict;
 use crate::catalog::row::Row;
 use crate::catalog::{Findings, HeaderProblem, Object, Store};
 use crate::error::{Error, Result};
+use crate::reason::Reason;
 
 mod all_shards;
 mod indexed;
@@ -48,6 +49,8 @@ pub(in crate::catalog::container) struct Shard {
     pub metadata: Option<HashMap<String, String>>,
     /// Further keys of `model.json`.
     pub summary: Map<String, Value>,
+    /// Tensors that it holds but that cannot be served, and why.
+    pub left_out: Vec<(Arc<str>, Reason)>,
     /// Remarks about what it holds, for the log and `ls --why`.
     pub notes: Vec<String>,
     /// Problems that do not keep it from being served, for `verify`.
@@ -65,7 +68,9 @@ pub(in crate::catalog::container) struct Broken {
     /// shard at all.
     pub problems: Vec<HeaderProblem>,
     /// The tensors in its header, as far as the header can be read.
-    pub names: Vec<Arc<str>>,
+    pub names: Box<[Arc<str>]>,
+    /// Whether it is hostile: then it is never left out to serve the others.
+    pub hostile: bool,
 }
 
 impl From<Error> for Broken {
@@ -73,7 +78,8 @@ impl From<Error> for Broken {
         Broken {
             error,
             problems: Vec::new(),
-            names: Vec::new(),
+            names: Box::default(),
+            hostile: false,
         }
     }
 }
@@ -90,7 +96,7 @@ impl Broken {
         for problem in self.problems {
             findings.flaw(problem.of(file));
         }
-        let lost = self.names;
+        let lost = self.names.into_vec();
         Ok((!lost.is_empty()).then(|| Shard {
             lost,
             ..Shard::default()

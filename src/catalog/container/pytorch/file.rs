@@ -68,7 +68,7 @@ impl Checkpoint {
                     of: "the file",
                 };
                 let mut cursor = Cursor::new(file, 0, file.len());
-                problems.add_first(pickle::read(&mut cursor, place)?.hostile);
+                problems.add_hostile(pickle::read(&mut cursor, place)?.hostile);
                 problems.add(|| Other::Pickle.problem().into());
                 None
             }

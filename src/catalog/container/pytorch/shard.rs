@@ -87,6 +87,7 @@ pub(super) fn of_checkpoint(
         error,
         problems: flaws.chain(problems.list).chain(shard.flaws).collect(),
         names: names.chain(shard.lost).collect(),
+        hostile: false,
     })
 }
 
@@ -119,6 +120,17 @@ impl<'r> Reading<'r> {
         drop(holdings);
         let mut remarks = Remarks::new(&model, name);
         self.walk(&model, shard, problems, &mut remarks)?;
+        if let (true, true, Some((name, why))) = (
+            shard.tensors.is_empty(),
+            shard.lost.is_empty(),
+            shard.left_out.first(),
+        ) {
+            let n = shard.left_out.len();
+            return problems.file(&format!(
+                "has no tensor that can be served: {n} left out, first '{}': {why}",
+                elide(name, MAX_NAME)
+            ));
+        }
         remarks.names(self.tensors.pickle);
         shard.notes = remarks.lines();
         shard.summary = summary::of(self.contents, self.root, &model);
@@ -185,7 +197,11 @@ impl<'r> Reading<'r> {
                 takes += 128 * row.shape.len() as u64;
                 shard.tensors.push(row);
             }
-            Ok(Made::LeftOut(why)) => remarks.left_out(name, &why),
+            Ok(Made::LeftOut(why)) => {
+                if remarks.left_out(name, &why) {
+                    shard.left_out.push((name.clone(), why));
+                }
+            }
             Ok(Made::Lost) => shard.lost.push(name.clone()),
             Err(why) => {
                 problems.tensor(name, &why)?;

@@ -48,7 +48,8 @@ pub(super) fn read(
     Err(Broken {
         error: Error::invalid(file.location(), first),
         problems,
-        names,
+        names: names.into(),
+        hostile: false,
     })
 }
 

@@ -51,13 +51,14 @@ impl Reader<'_> {
             Ok(mut shard) => {
                 merge_metadata(&mut catalog.metadata, shard.metadata.take());
                 merge_summary(&mut catalog.summary, std::mem::take(&mut shard.summary));
+                catalog.left_out.extend(shard.left_out.drain(..));
                 catalog.notes.append(&mut shard.notes);
                 for flaw in shard.flaws.drain(..) {
                     findings.flaw(flaw.of(name));
                 }
                 Ok(Some(shard))
             }
-            Err(broken) if self.leave_out => {
+            Err(broken) if self.leave_out && !broken.hostile => {
                 catalog.notes.push(format!("left out: {}", broken.error));
                 Ok(None)
             }

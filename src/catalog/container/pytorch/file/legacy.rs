@@ -58,7 +58,7 @@ pub(super) fn read(
             pickles.push(pickle);
         }
     }
-    problems.add_first(hostile);
+    problems.add_hostile(hostile);
     let start = cursor.position();
     let Ok([object, keys]) = <[Pickle; 2]>::try_from(pickles) else {
         return Ok(None);

@@ -16,6 +16,8 @@ pub(super) struct Problems {
     /// Whether all are wanted.
     all: bool,
     list: Vec<String>,
+    /// Whether the file is hostile.
+    hostile: bool,
 }
 
 impl Problems {
@@ -24,6 +26,7 @@ impl Problems {
         Problems {
             all: findings.verifying(),
             list: Vec::new(),
+            hostile: false,
         }
     }
 
@@ -34,8 +37,9 @@ impl Problems {
         }
     }
 
-    /// Adds some that come before all others.
-    pub fn add_first(&mut self, problems: Vec<String>) {
+    /// Adds what would be executed, which comes before all others.
+    pub fn add_hostile(&mut self, problems: Vec<String>) {
+        self.hostile |= !problems.is_empty();
         self.list.splice(..0, problems);
     }
 
@@ -63,12 +67,14 @@ impl Problems {
 
     /// As the reason why `file` cannot be read.
     pub fn into_broken(self, file: &dyn Object) -> Broken {
+        let hostile = self.hostile;
         let problems = self.into_flaws();
         let first = problems.first().map(ToString::to_string);
         Broken {
             error: Error::invalid(file.location(), first.unwrap_or_default()),
             problems,
-            names: Vec::new(),
+            names: Box::default(),
+            hostile,
         }
     }
 }

@@ -83,7 +83,7 @@ pub(super) fn read(
         Ok(directory) => directory,
         Err(Refused::Failed(error)) => return Err(error),
         Err(Refused::Problem(problem)) => {
-            problems.add_first(in_front(file, &mut Budget::default())?);
+            problems.add_hostile(in_front(file, &mut Budget::default())?);
             problems.add(|| problem);
             return Ok(None);
         }
@@ -94,7 +94,7 @@ pub(super) fn read(
         hostile,
         damage,
     } = run_pickles(file, &directory)?;
-    problems.add_first(hostile);
+    problems.add_hostile(hostile);
     if let Some(other) = names::other(&directory) {
         problems.add(|| other.problem().into());
         return Ok(None);

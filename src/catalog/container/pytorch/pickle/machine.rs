@@ -15,6 +15,16 @@ use crate::text::thousands;
 /// The newest protocol.
 const MAX_PROTOCOL: u8 = 5;
 
+/// A pickle that is damaged in more places than this is not run to its end.
+const MOST_DAMAGES: u32 = 10_000;
+
+/// What is wrong with an opcode, and where it is.
+struct Damage {
+    wrong: Wrong,
+    at: u64,
+    opcode: Option<u8>,
+}
+
 /// A machine that runs one pickle.
 pub(super) struct Machine<'c, 'f> {
     pub input: Input<'c, 'f>,
@@ -30,6 +40,10 @@ pub(super) struct Machine<'c, 'f> {
     pub stack: Vec<Ref>,
     /// Where each MARK was set.
     pub marks: Vec<u32>,
+    /// What was wrong first.
+    first: Option<Damage>,
+    /// How often something was wrong.
+    damages: u32,
     pub memo: Memo,
     /// The last line that was read.
     pub line: Vec<u8>,
@@ -48,6 +62,8 @@ impl<'c, 'f> Machine<'c, 'f> {
             opcode: None,
             stack: Vec::new(),
             marks: Vec::new(),
+            first: None,
+            damages: 0,
             memo: Memo::default(),
             line: Vec::new(),
         }
@@ -60,10 +76,42 @@ impl<'c, 'f> Machine<'c, 'f> {
             self.opcode = self.input.next()?;
             match self.opcode {
                 None => return Err(Wrong::NoStop),
-                Some(opcode::STOP) => return self.pop(),
-                Some(opcode) => self.step(opcode)?,
+                Some(opcode::STOP) => break,
+                Some(opcode) => {
+                    if let Err(wrong) = self.step(opcode) {
+                        self.go_on(wrong)?;
+                    }
+                }
             }
         }
+        let root = self.pop();
+        match self.first.take() {
+            None => root,
+            Some(first) => Err(self.go_back(first)),
+        }
+    }
+
+    /// Notes what is wrong, and goes on if what follows can still be told apart: a hostile pickle is
+    /// called that wherever it is damaged.
+    fn go_on(&mut self, wrong: Wrong) -> Result<(), Wrong> {
+        let is_known = self.opcode.is_some_and(|byte| opcode::name(byte).is_some());
+        let goes_on = is_known && matches!(wrong, Wrong::Damaged(_) | Wrong::Refused(_));
+        self.damages += 1;
+        let (at, opcode) = (self.at, self.opcode);
+        let first = self.first.take().unwrap_or(Damage { wrong, at, opcode });
+        if !goes_on || self.damages > MOST_DAMAGES {
+            return Err(self.go_back(first));
+        }
+        self.first = Some(first);
+        // In place of what the opcode would have left.
+        self.add(Node::None)
+    }
+
+    /// The first damage, for [`Machine::explain`].
+    fn go_back(&mut self, first: Damage) -> Wrong {
+        self.at = first.at;
+        self.opcode = first.opcode;
+        first.wrong
     }
 
     /// What is wrong, as a sentence about the file. Bytes are those of `of`.

@@ -48,14 +48,15 @@ impl Remarks {
         }
     }
 
-    /// A tensor of the model that cannot be served.
-    pub fn left_out(&mut self, tensor: &str, why: &str) {
+    /// A tensor of the model that cannot be served. Returns whether there was room for it.
+    pub fn left_out(&mut self, tensor: &str, why: &str) -> bool {
         if self.tensors == MAX_LINES {
             self.more_tensors += 1;
-            return;
+            return false;
         }
         self.tensors += 1;
         self.lines.push(format!("'{tensor}' is left out: {why}"));
+        true
     }
 
     /// What the walk skipped.
