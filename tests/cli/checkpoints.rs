@@ -7,7 +7,9 @@ use safetensors::Dtype;
 use serde_json::{Value, json};
 
 use crate::as_root;
-use crate::common::pytorch::{Py, checkpoint, dict, legacy_file, state_dict, text, zip, zip_file};
+use crate::common::pytorch::{
+    Py, call, checkpoint, contiguous, dict, legacy_file, state_dict, text, zip, zip_file,
+};
 use crate::common::{ModelDir, Ran, T, stfs, tensor};
 
 fn t(name: &str) -> T {
@@ -289,6 +291,71 @@ fn an_index_decides_as_that_of_safetensors_does() {
     refused(dir.path(), &["3.bin", "is missing", "--allow-missing"]);
     let ls = run("ls", &["--allow-missing"], dir.path()).ok().out;
     assert!(ls.contains("a ") && !ls.contains("gone"), "{ls}");
+}
+
+#[test]
+fn a_hostile_shard_is_never_left_out() {
+    let dir = ModelDir::new();
+    let hostile = dict([
+        ("z", state_dict("", &[t("z")])),
+        ("x", call("posix", "system", vec![text("touch /tmp/x")])),
+    ]);
+    dir.file("1.bin", of("a"));
+    dir.file("2.bin", zip_file(&hostile));
+    dir.index(
+        "pytorch_model.bin.index.json",
+        [("a", "1.bin"), ("z", "2.bin")],
+    );
+    let ran = run("ls", &["--allow-missing"], dir.path());
+    assert_eq!(ran.code, 1, "{ran:?}");
+    assert!(
+        ran.err
+            .contains("2.bin: is hostile: its pickle calls posix.system"),
+        "{ran:?}"
+    );
+    // One that is only damaged is left out, as with safetensors.
+    dir.file("2.bin", b"PK\x03\x04");
+    let ls = run("ls", &["--allow-missing"], dir.path()).ok().out;
+    assert!(ls.starts_with("a "), "{ls}");
+}
+
+#[test]
+fn tensors_that_cannot_be_served_are_named_and_counted() {
+    let layout = call(
+        "torch.serialization",
+        "_get_layout",
+        vec![text("torch.sparse_coo")],
+    );
+    let sparse = || {
+        call(
+            "torch._utils",
+            "_rebuild_sparse_tensor",
+            vec![layout.clone(), Py::None],
+        )
+    };
+    let dir = ModelDir::new();
+    let file = dir.path().join("m.pt");
+    let root = dict([("a", contiguous("0", &t("a"))), ("s", sparse())]);
+    std::fs::write(&file, zip_file(&root)).unwrap();
+    let cat = stfs([Path::new("cat"), &file, Path::new("s")]);
+    assert_eq!(cat.code, 1);
+    assert!(
+        cat.err.contains("'s' is left out: is sparse (COO)"),
+        "{cat:?}"
+    );
+    let info = run("info", &["--json"], &file).ok().out;
+    assert!(info.contains("\"left_out\": 1"), "{info}");
+    let verify = run("verify", &[], &file).ok().out;
+    assert!(
+        verify.contains("note: 's' is left out: is sparse (COO)"),
+        "{verify}"
+    );
+    // With nothing else there is no model.
+    std::fs::write(&file, zip_file(&dict([("s", sparse())]))).unwrap();
+    refused(
+        &file,
+        &["no tensor that can be served", "'s': is sparse (COO)"],
+    );
 }
 
 /// A checkpoint of a training run.

@@ -44,6 +44,36 @@ fn the_beginning_of_an_argument_that_is_not_kept_is_shown() {
     );
 }
 
+/// Python stops at the first of these; someone may mend the file, or save it again as an error advises.
+#[test]
+fn what_is_behind_damage_is_found() {
+    let payload = b"cos\nsystem\nS'ls'\n\x85R.";
+    for before in [
+        &b"P12\n"[..],                           // PERSID
+        b"\x82\x01",                             // EXT1
+        b"\x97",                                 // NEXT_BUFFER
+        b"K\x01Q",                               // a persistent id that is not a storage
+        b"h\x07",                                // a get of nothing
+        b"K\x01K\x02a",                          // APPEND to an int
+        b"K\x01)R",                              // a call of an int
+        b"000s",                                 // an empty stack
+        b"e",                                    // no MARK
+        b"}(K\x01u",                             // a key without a value
+        b"Ix\n",                                 // not a number
+        b"\x80\x09",                             // a protocol of the future
+        b"\x95\xff\xff\xff\xff\xff\xff\xff\x00", // a frame past the end
+    ] {
+        let found = problems(&[before, payload].concat());
+        let called = "is hostile: its pickle calls os.system(\"ls\") at byte";
+        assert_eq!(found.len(), 2, "{before:?}: {found:?}");
+        assert!(found[0].starts_with(called), "{before:?}: {found:?}");
+        let alone = problems(&[before, b"N."].concat());
+        assert_eq!(alone.len(), 1, "{before:?}: {alone:?}");
+    }
+    let many = b"e".repeat(1_000_000);
+    assert_eq!(problems(&[&many, &payload[..]].concat()).len(), 1);
+}
+
 #[test]
 fn a_hostile_pickle_that_is_complete_is_still_read() {
     let pickle = outcome(b"(cos\nsystem\nI1\nt.").pickle.unwrap();
