@@ -193,7 +193,7 @@ impl<'p> Layout<'p> {
             });
         }
         if !known {
-            // Nobody can know where the storages behind such an entry are.
+            // It is not known where the storages after such an entry are.
             return None;
         }
         layout.storages.retain(|storage| !bad.contains(storage.key));
