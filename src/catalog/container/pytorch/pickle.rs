@@ -250,7 +250,9 @@ pub fn check_pickle(file: &dyn catalog::Object) -> Result<Vec<String>> {
     let outcome = read(&mut cursor, place)?;
     if let Some(pickle) = &outcome.pickle {
         let values = 0..u32::try_from(pickle.len()).unwrap_or(u32::MAX);
-        values.map(Ref).for_each(|value| drop(pickle.get(value)));
+        for value in values.map(Ref) {
+            let _ = pickle.get(value);
+        }
         pickle.storages().for_each(drop);
         pickle.unknown_names().for_each(drop);
     }
