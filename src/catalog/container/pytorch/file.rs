@@ -89,7 +89,7 @@ impl Checkpoint {
     }
 }
 
-/// Checks that a file is not one of those that begin like a checkpoint and are none.
+/// Checks that a file is not one of those that begin like a checkpoint but are not.
 ///
 /// # Errors
 /// What it is, and what to do, or that it is hostile. It cannot be read.

@@ -250,11 +250,11 @@ pub fn check_pickle(file: &dyn catalog::Object) -> Result<Vec<String>> {
     let outcome = read(&mut cursor, place)?;
     if let Some(pickle) = &outcome.pickle {
         let values = 0..u32::try_from(pickle.len()).unwrap_or(u32::MAX);
-        for value in values {
-            let _ = pickle.get(Ref(value));
+        for value in values.map(Ref) {
+            let _ = pickle.get(value);
         }
-        let _ = pickle.storages().count();
-        let _ = pickle.unknown_names().count();
+        pickle.storages().for_each(drop);
+        pickle.unknown_names().for_each(drop);
     }
     Ok([outcome.hostile, outcome.damage].concat())
 }

@@ -101,6 +101,14 @@ struct Expected<'p> {
     bytes: Range<u64>,
 }
 
+/// A storage that the object refers to.
+struct Referred {
+    elements: u64,
+    bytes: u64,
+    /// Its place in the list, counted from 1; 0 if it is not there.
+    place: usize,
+}
+
 impl<'p> Layout<'p> {
     /// The storages of `keys`, from byte `start` on. `None` if it cannot be known; then there are
     /// problems.
@@ -110,20 +118,22 @@ impl<'p> Layout<'p> {
         start: u64,
         problems: &mut Problems,
     ) -> Option<Layout<'p>> {
-        let mut referred: HashMap<&[u8], (u64, u64)> = HashMap::new();
+        let mut referred: HashMap<&[u8], Referred> = HashMap::new();
         let mut bad = HashSet::new();
         for storage in object.storages() {
             let bytes = super::bytes_of(&storage).unwrap_or(u64::MAX);
             // The first reference decides what an element is.
-            let first = referred
-                .entry(storage.key)
-                .or_insert((storage.elements, bytes));
-            if first.1 != bytes && bad.insert(storage.key) {
+            let first = referred.entry(storage.key).or_insert(Referred {
+                elements: storage.elements,
+                bytes,
+                place: 0,
+            });
+            if first.bytes != bytes && bad.insert(storage.key) {
                 problems.add(|| {
                     format!(
                         "storage {}: one reference in the pickle needs {} bytes, another {}; the file is damaged, download it again",
                         shown(storage.key),
-                        first.1,
+                        first.bytes,
                         super::needs(&storage)
                     )
                 });
@@ -143,8 +153,6 @@ impl<'p> Layout<'p> {
             end: start,
         };
         let (total, count) = (referred.len(), items.len());
-        // Key → its place in the list.
-        let mut listed: HashMap<&[u8], usize> = HashMap::new();
         let mut known = true;
         for (item, place) in items.iter().zip(1..) {
             if problems.enough() {
@@ -155,20 +163,20 @@ impl<'p> Layout<'p> {
                 Value::Bytes(bytes) => bytes,
                 _ => b"",
             };
-            let problem = match (referred.get(key), listed.get(key)) {
-                (Some(&(elements, bytes)), None) => {
-                    listed.insert(key, place);
+            let problem = match referred.get_mut(key) {
+                Some(storage) if storage.place == 0 => {
+                    storage.place = place;
                     let data = layout.end.saturating_add(COUNT);
-                    layout.end = data.saturating_add(bytes);
+                    layout.end = data.saturating_add(storage.bytes);
                     layout.storages.push(Expected {
                         key,
-                        elements,
+                        elements: storage.elements,
                         bytes: data..layout.end,
                     });
                     continue;
                 }
-                (_, Some(first)) => format!("number {first} and number {place}"),
-                (None, None) => format!(
+                Some(first) => format!("number {} and number {place}", first.place),
+                None => format!(
                     "number {place}, but is not one of the {total} that the pickle refers to"
                 ),
             };
@@ -180,8 +188,8 @@ impl<'p> Layout<'p> {
                 )
             });
         }
-        referred.retain(|key, _| !listed.contains_key(key));
-        let mut unlisted: Vec<&[u8]> = referred.into_keys().collect();
+        let unlisted = referred.iter().filter(|(_, storage)| storage.place == 0);
+        let mut unlisted: Vec<&[u8]> = unlisted.map(|(key, _)| *key).collect();
         unlisted.sort_unstable();
         for key in unlisted {
             problems.add(|| {
@@ -193,7 +201,7 @@ impl<'p> Layout<'p> {
             });
         }
         if !known {
-            // Nobody can know where the storages behind such an entry are.
+            // It is not known where the storages after such an entry are.
             return None;
         }
         layout.storages.retain(|storage| !bad.contains(storage.key));
@@ -242,6 +250,7 @@ impl<'p> Layout<'p> {
                 )
             });
         }
+        storages.of.reserve(readable.len());
         for storage in readable.iter().chain(beyond) {
             if storage.bytes.end > has {
                 storages.lost.push(storage.key.into());

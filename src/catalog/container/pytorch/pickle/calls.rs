@@ -9,7 +9,7 @@ use super::{Object, Ref, Wrong};
 /// In a record: no state.
 const NOTHING: u32 = u32::MAX;
 /// How many names are remembered, and how long ones, so that a pickle that repeats one keeps it once.
-/// Writers repeat few. 100 MB that repeat one of this length take 1.4 s, of twice the length 2.1 s.
+/// Writers repeat few. 100 MB that repeat one of this length take 1.5 s, of twice the length 2.1 s.
 const MAX_REMEMBERED: usize = 1 << 16;
 const MAX_REMEMBERED_LEN: usize = 128;
 /// How many arguments of a hostile call are looked through for a text.

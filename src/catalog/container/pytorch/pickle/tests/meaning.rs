@@ -397,3 +397,19 @@ fn a_list_that_grows_in_turns_with_another_keeps_its_order() {
     let expected = format!("([{}] [{}])", first.join(" "), second.join(" "));
     assert_eq!(value(&pickle(&[&pickled])), expected);
 }
+
+#[test]
+fn values_without_a_use_have_words() {
+    use crate::catalog::container::pytorch::describe;
+    for (pickled, words) in [
+        (
+            b"c_codecs\nencode\nU\x01aU\x06utf-16\x86R".as_slice(),
+            "bytes",
+        ),
+        (b"c__builtin__\ncomplex\n)R", "a complex number"),
+        (b"C\x01a", "bytes"),
+    ] {
+        let pickle = run(&pickle(&[pickled]));
+        assert_eq!(describe::kind(&pickle, pickle.root().unwrap()), words);
+    }
+}
