@@ -75,7 +75,7 @@ impl<'c, 'f> Machine<'c, 'f> {
             self.at = self.input.position();
             self.opcode = self.input.next()?;
             match self.opcode {
-                None => return Err(Wrong::NoStop),
+                None => self.go_on(Wrong::NoStop)?,
                 Some(opcode::STOP) => break,
                 Some(opcode) => {
                     if let Err(wrong) = self.step(opcode) {
@@ -294,9 +294,16 @@ impl<'c, 'f> Machine<'c, 'f> {
                 self.persistent(id)?
             }
             opcode::PERSID => {
+                self.input.line(&mut self.line)?;
                 return Err(Wrong::Refused("has the storage's id as text, from which it cannot be read; torch cannot load the file either: save it with pickle_protocol=2".into()));
             }
             opcode::EXT1 | opcode::EXT2 | opcode::EXT4 => {
+                let length = match opcode {
+                    opcode::EXT1 => 1,
+                    opcode::EXT2 => 2,
+                    _ => 4,
+                };
+                self.input.take(length)?;
                 return Err(Wrong::Refused(
                     "refers to a registry of the process that wrote it, which is not in the file"
                         .into(),

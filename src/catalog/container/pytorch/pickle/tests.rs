@@ -3,6 +3,7 @@
 use super::*;
 use crate::catalog::store::MemoryStore;
 
+mod containers;
 mod damage;
 mod limits;
 mod meaning;

@@ -211,7 +211,7 @@ fn elements_are_those_of_the_storage_or_of_the_dtype() {
     );
     let quantized = of(("torch", "QUInt8Storage"), 16, &[16]).err().unwrap();
     assert!(
-        quantized.contains("'w' is left out: quantized: torch.quint8"),
+        quantized.contains("first 'w': quantized: torch.quint8"),
         "{quantized}"
     );
     let v3 = |dtype, offset, sizes: &[i64]| {
@@ -251,7 +251,7 @@ fn elements_are_those_of_the_storage_or_of_the_dtype() {
         .map(|row| row.nbytes)
         .unwrap_err();
     assert!(
-        scalar.contains("'w' is left out: a scalar of torch.float4_e2m1fn_x2"),
+        scalar.contains("first 'w': a scalar of torch.float4_e2m1fn_x2"),
         "{scalar}"
     );
 }
