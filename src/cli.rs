@@ -280,7 +280,7 @@ pub struct StatArgs {
 /// Flags of `verify`.
 #[derive(Debug, Clone, Args)]
 pub struct VerifyArgs {
-    /// A model directory, a .safetensors or .gguf file, an .index.json file, a manifest .json or its .bin
+    /// A model directory, a .safetensors or .gguf file, a PyTorch checkpoint (.bin, .pt, .pth, .ckpt; FILE#KEY.PATH for a part of it), an .index.json file, a manifest .json or its .bin
     pub model: PathBuf,
     /// Print JSON
     #[arg(long)]
