@@ -7,6 +7,8 @@
 //! STRESS_SECONDS=7200 cargo test --release --test stress -- --nocapture
 //! ```
 //!
+//! Beside it ([`fsx`]), one reader compares long random sequences of operations with a file in memory.
+//!
 //! `STRESS_SEED` repeats the choices of a run (not the timing of its threads), `STRESS_READERS` sets the
 //! number of readers, and with `STRESS_DROP_CACHES=1` root also drops the machine's page cache now and then.
 
@@ -14,6 +16,7 @@
 mod common;
 
 mod faults;
+mod fsx;
 mod models;
 mod numbers;
 mod process;
@@ -35,7 +38,16 @@ fn setting(name: &str, default: u64) -> u64 {
     })
 }
 
-/// A third of the readers are there for each kind of file: no kind is read by few alone.
+/// The seed, which is printed, and how long to run.
+fn seed_and_time() -> (u64, Duration) {
+    let time = setting("STRESS_SECONDS", 4);
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    let seed = setting("STRESS_SEED", now.map_or(1, |d| d.as_nanos() as u64));
+    println!("STRESS_SEED={seed} STRESS_SECONDS={time}");
+    (seed, Duration::from_secs(time))
+}
+
+/// Readers of all files.
 fn start_readers(files: &Arc<Vec<File>>, shared: &Arc<Shared>, seed: u64) -> Vec<Reader> {
     let count = setting("STRESS_READERS", 64);
     let start = |i: u64| {
@@ -64,10 +76,7 @@ fn until(then: Instant, shared: &Shared) {
 
 #[test]
 fn every_byte_is_right_through_faults_and_nothing_grows() {
-    let time = Duration::from_secs(setting("STRESS_SECONDS", 4));
-    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-    let seed = setting("STRESS_SEED", now.map_or(1, |d| d.as_nanos() as u64));
-    println!("STRESS_SEED={seed} STRESS_SECONDS={}", time.as_secs());
+    let (seed, time) = seed_and_time();
     let mut scene = models::Scene::new(seed);
     let files = Arc::new(std::mem::take(&mut scene.files));
     println!(

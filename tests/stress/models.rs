@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 use safetensors::{Dtype, SafeTensors};
 use serde_json::json;
@@ -274,8 +273,10 @@ impl Scene {
         let nibble = |words: &[u8], i: usize| words[i / 2] >> (4 * (i % 2)) & 15;
         let name = |part: &str| format!("model.layers.0.mlp.down_proj.{part}");
         let words = tensor(&name("qweight"), Dtype::I32, &[K / 8, N]);
-        let zeros = tensor(&name("qzeros"), Dtype::I32, &[K / GROUP, N / 8]);
+        let mut zeros = tensor(&name("qzeros"), Dtype::I32, &[K / GROUP, N / 8]);
         let mut scales = tensor(&name("scales"), Dtype::F16, &[K / GROUP, N]);
+        // No field is full: readers differ in what one more than that is.
+        zeros.data.iter_mut().for_each(|fields| *fields &= 0x77);
         // Neither infinities nor NaN.
         scales
             .data

@@ -208,29 +208,36 @@ fn mapped(path: &Path, len: usize, numbers: &mut Numbers) -> io::Result<(usize, 
     if n == 0 {
         return Ok((from, Vec::new()));
     }
-    let file = StdFile::open(path)?;
-    // SAFETY: no reference into the mapping is made. Only the kernel reads it, below.
-    let map = unsafe { MmapOptions::new().map_raw_read_only(&file) }?;
-    let mut bytes = vec![0; n];
+    let map = MmapOptions::new().map_raw_read_only(&StdFile::open(path)?)?;
+    // SAFETY: the range is inside the mapping, which lives until the end.
+    Ok((from, unsafe { copied(map.as_ptr().wrapping_add(from), n) }?))
+}
+
+/// Bytes of a mapping, by a system call.
+///
+/// # Safety
+/// The range is inside a mapping.
+pub unsafe fn copied(from: *const u8, len: usize) -> io::Result<Vec<u8>> {
+    let mut bytes = vec![0; len];
     let local = libc::iovec {
         iov_base: bytes.as_mut_ptr().cast(),
-        iov_len: n,
+        iov_len: len,
     };
     let remote = libc::iovec {
-        iov_base: map.as_ptr().wrapping_add(from).cast_mut().cast(),
-        iov_len: n,
+        iov_base: from.cast_mut().cast(),
+        iov_len: len,
     };
     // SAFETY: `local` is `bytes`; what cannot be read of `remote` is EFAULT, or a short count.
     let got = unsafe { libc::process_vm_readv(libc::getpid(), &local, 1, &remote, 1, 0) };
     match usize::try_from(got) {
         Err(_) => Err(io::Error::last_os_error()),
-        Ok(got) if got < n => Err(io::Error::from_raw_os_error(libc::EFAULT)),
-        Ok(_) => Ok((from, bytes)),
+        Ok(got) if got < len => Err(io::Error::from_raw_os_error(libc::EFAULT)),
+        Ok(_) => Ok(bytes),
     }
 }
 
 /// A file in memory.
-fn memory() -> io::Result<StdFile> {
+pub fn memory() -> io::Result<StdFile> {
     // SAFETY: the name ends with a NUL.
     let fd = unsafe { libc::memfd_create(c"stress".as_ptr(), libc::MFD_CLOEXEC) };
     match fd {
@@ -240,7 +247,8 @@ fn memory() -> io::Result<StdFile> {
     }
 }
 
-fn content(mut file: StdFile) -> io::Result<Vec<u8>> {
+/// All that is in a file.
+pub fn content(mut file: StdFile) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     file.seek(SeekFrom::Start(0))?;
     file.read_to_end(&mut bytes)?;
