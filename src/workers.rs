@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// The most threads in a mount's pool. A thread that waits for a stalled source costs only a stack
 /// that it has hardly touched, so there may be many. If 256 requests stall at the same time, only
@@ -20,8 +20,8 @@ const IDLE: Duration = Duration::from_secs(10);
 type Job = Box<dyn FnOnce() + Send>;
 
 /// A pool that starts a thread, up to a limit, when no thread is idle for a job. Jobs beyond the
-/// limit wait their turn. Threads end when they have been idle for a while, and when the last clone
-/// of the pool is dropped; jobs that still wait then are dropped, too.
+/// limit wait their turn. Threads end when the pool has had one too many for a while, and when the last
+/// clone of the pool is dropped; jobs that still wait then are dropped, too.
 #[derive(Clone)]
 pub struct Workers(Arc<Owner>);
 
@@ -32,13 +32,17 @@ struct Shared {
     state: Mutex<State>,
     wake: Condvar,
     limit: usize,
+    /// [`IDLE`], but in tests.
+    patience: Duration,
 }
 
-#[derive(Default)]
 struct State {
     jobs: VecDeque<Job>,
     threads: usize,
     idle: usize,
+    /// Since when some thread has always been idle. Not each thread's own time: a few jobs now and then,
+    /// which wake one thread after the other, would keep all that a burst has started.
+    spare_since: Instant,
     closed: bool,
 }
 
@@ -49,10 +53,22 @@ pub struct Full;
 impl Workers {
     /// At most `limit` threads (at least 1). None is started yet.
     pub fn new(limit: usize) -> Workers {
+        Workers::with_patience(limit, IDLE)
+    }
+
+    fn with_patience(limit: usize, patience: Duration) -> Workers {
+        let state = State {
+            jobs: VecDeque::new(),
+            threads: 0,
+            idle: 0,
+            spare_since: Instant::now(),
+            closed: false,
+        };
         Workers(Arc::new(Owner(Arc::new(Shared {
-            state: Mutex::new(State::default()),
+            state: Mutex::new(state),
             wake: Condvar::new(),
             limit: limit.max(1),
+            patience,
         }))))
     }
 
@@ -120,17 +136,25 @@ impl Shared {
     fn next(&self) -> Option<Job> {
         let mut state = self.lock();
         loop {
+            let no_other_is_idle = state.idle == 0;
             if let Some(job) = state.jobs.pop_front() {
+                if no_other_is_idle {
+                    state.spare_since = Instant::now();
+                }
                 return Some(job);
             }
-            if state.closed {
+            let is_spare = !no_other_is_idle && state.spare_since.elapsed() >= self.patience;
+            if state.closed || is_spare {
                 state.threads -= 1;
                 return None;
+            }
+            if no_other_is_idle {
+                state.spare_since = Instant::now();
             }
             state.idle += 1;
             let (woken, waited) = self
                 .wake
-                .wait_timeout(state, IDLE)
+                .wait_timeout(state, self.patience)
                 .unwrap_or_else(PoisonError::into_inner);
             state = woken;
             state.idle -= 1;
@@ -166,7 +190,6 @@ fn message(panic: &(dyn std::any::Any + Send)) -> &str {
 mod tests {
     use super::*;
     use std::sync::mpsc;
-    use std::time::Instant;
 
     #[test]
     fn jobs_run_also_after_one_panicked_and_beyond_the_limit() {
@@ -219,6 +242,33 @@ mod tests {
             std::thread::sleep(Duration::from_millis(1));
         }
         assert_eq!(shared.strong_count(), 0, "its threads go on");
+    }
+
+    /// One job at a time, more often than a thread takes to tire of waiting: all but one or two have nothing
+    /// to do.
+    #[test]
+    fn threads_of_a_burst_end_although_jobs_go_on() {
+        let pool = Workers::with_patience(20, Duration::from_millis(200));
+        let barrier = Arc::new(std::sync::Barrier::new(20));
+        for _ in 0..20 {
+            let barrier = barrier.clone();
+            pool.run(move || drop(barrier.wait())).unwrap();
+        }
+        let until = Instant::now() + Duration::from_secs(60);
+        loop {
+            let (done, is_done) = mpsc::channel();
+            pool.run(move || done.send(()).unwrap()).unwrap();
+            is_done.recv().unwrap();
+            let threads = pool.0.0.lock().threads;
+            if threads <= 2 {
+                break;
+            }
+            assert!(
+                Instant::now() < until,
+                "{threads} threads for one job at a time"
+            );
+            std::thread::sleep(Duration::from_millis(5));
+        }
     }
 
     #[test]
