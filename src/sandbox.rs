@@ -6,6 +6,7 @@
 //! [`Report`] says which took effect, and `stfs mounts` shows it. `doc/SECURITY.md` has the promises.
 
 use std::io;
+use std::time::Duration;
 
 use rustix::process::{Resource, Rlimit};
 use serde_json::{Map, Value, json};
@@ -59,7 +60,7 @@ pub fn enter(options: Options) -> Report {
         // filter, which would refuse it.
         let landlock = paths::restrict(options.gpu);
         measures = vec![
-            ("single_thread", alone),
+            ("all_threads", alone),
             ("no_new_privs", privileges::never_gain()),
             ("landlock", landlock),
             ("no_capabilities", privileges::drop_capabilities()),
@@ -76,14 +77,17 @@ pub fn enter(options: Options) -> Report {
     report
 }
 
-/// Whether no other thread was started before.
+/// Whether there is no other thread. One that was joined may be a moment from its end.
 fn alone() -> Measure {
-    match std::fs::read_dir("/proc/self/task").map(Iterator::count) {
-        Ok(1) => Ok(None),
-        Ok(n) => Err(format!("{n} threads were there before it")),
-        // Without /proc nobody can say.
-        Err(_) => Ok(None),
+    // Without /proc nobody can say.
+    let threads = || std::fs::read_dir("/proc/self/task").map_or(1, Iterator::count);
+    for _ in 0..100 {
+        if threads() == 1 {
+            return Ok(None);
+        }
+        std::thread::sleep(Duration::from_millis(1));
     }
+    Err(format!("{} threads were there before it", threads()))
 }
 
 /// Both are needed: a limit does not stop a core dump that is piped to a program.

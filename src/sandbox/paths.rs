@@ -17,8 +17,8 @@ use super::{Measure, driver};
 /// that it has.
 const NEWEST: ABI = ABI::V9;
 
-/// Opened again for each request thread.
-const FUSE: &str = "/dev/fuse";
+/// Opened again for each request thread; and what a daemon has in place of a terminal.
+const DEVICES: &[&str] = &["/dev/fuse", "/dev/null"];
 
 /// Read while serving: the process itself and its limits (how many threads help to decode, how much memory
 /// caches may have), the time zone, and the traces of panics.
@@ -30,7 +30,6 @@ const READ: &[&str] = &[
     "/sys/fs/cgroup",
     "/etc/localtime",
     "/usr/share/zoneinfo",
-    "/dev/null",
     "/dev/urandom",
 ];
 
@@ -77,7 +76,7 @@ fn enforce(gpu: bool) -> Result<RestrictionStatus, RulesetError> {
         .handle_access(AccessNet::from_all(NEWEST))?
         .scope(scope)?
         .create()?;
-    let rules = allow(rules, [FUSE], device())?;
+    let rules = allow(rules, DEVICES, device())?;
     let rules = allow(rules, READ, read())?;
     let rules = allow(rules, std::env::current_exe(), AccessFs::ReadFile.into())?;
     let rules = allow(rules, SYSLOG, AccessFs::ResolveUnix.into())?;
