@@ -17,8 +17,18 @@ pub(super) fn run(args: &MountsArgs) -> Result<ExitCode> {
         super::write_json(&mut text, &all)?;
         return super::print(&text);
     }
-    let mut table =
-        vec![["MODEL", "MOUNTPOINT", "PID", "UPTIME", "SERVED", "SANDBOX", "SOURCE"].map(String::from)];
+    let mut table = vec![
+        [
+            "MODEL",
+            "MOUNTPOINT",
+            "PID",
+            "UPTIME",
+            "SERVED",
+            "SANDBOX",
+            "SOURCE",
+        ]
+        .map(String::from),
+    ];
     table.extend(mounts.iter().map(|(e, d)| row(e, d)));
     super::print(super::table(&table).as_bytes())
 }

@@ -10,7 +10,6 @@ use std::process::Command;
 
 use stfs::sandbox::{self, Options};
 
-use crate::common::sys::errno;
 use crate::{SECRET, alone};
 
 /// Enters the sandbox, and checks that all of it took effect if this machine has it.
@@ -24,6 +23,14 @@ fn enter(gpu: bool) {
     // libtest's own thread waits for this one.
     let real = |m: &&(&str, &str)| m.0 != "all_threads";
     assert!(!missing.iter().any(|m| real(&m)), "{missing:?}");
+}
+
+/// The errno of a failure.
+#[track_caller]
+fn errno<T: std::fmt::Debug>(r: io::Result<T>) -> i32 {
+    r.expect_err("should have failed")
+        .raw_os_error()
+        .expect("an errno")
 }
 
 /// The errno of a system call that must fail.
@@ -88,25 +95,50 @@ fn nothing_is_opened_but_what_serving_needs() {
         let _listens = std::os::unix::net::UnixListener::bind(&stream).unwrap();
         std::fs::write(directory.path().join("file"), "x").unwrap();
         enter(false);
-        for path in ["/etc/passwd", "/etc/hostname", "/bin/sh", "/proc/1/status", "/proc/1/environ"] {
+        for path in [
+            "/etc/passwd",
+            "/etc/hostname",
+            "/bin/sh",
+            "/proc/1/status",
+            "/proc/1/environ",
+        ] {
             assert_eq!(errno(File::open(path)), libc::EACCES, "{path}");
         }
         assert_eq!(errno(std::fs::read_dir("/")), libc::EACCES);
-        assert_eq!(errno(File::options().write(true).open(directory.path().join("file"))), libc::EACCES);
+        assert_eq!(
+            errno(
+                File::options()
+                    .write(true)
+                    .open(directory.path().join("file"))
+            ),
+            libc::EACCES
+        );
         let changes = [
             File::create(directory.path().join("new")).map(drop),
             std::fs::create_dir(directory.path().join("new")),
             std::fs::remove_file(directory.path().join("file")),
-            std::fs::rename(directory.path().join("file"), directory.path().join("other")),
+            std::fs::rename(
+                directory.path().join("file"),
+                directory.path().join("other"),
+            ),
             std::os::unix::fs::symlink("/etc/passwd", directory.path().join("link")),
-            std::fs::set_permissions(directory.path(), std::os::unix::fs::PermissionsExt::from_mode(0o777)),
+            std::fs::set_permissions(
+                directory.path(),
+                std::os::unix::fs::PermissionsExt::from_mode(0o777),
+            ),
         ];
         for (i, change) in changes.into_iter().enumerate() {
             assert_eq!(errno(change), libc::EPERM, "change {i}");
         }
         assert_eq!(errno(TcpStream::connect(address)), libc::EPERM);
         assert_eq!(errno(UnixStream::connect(&stream)), libc::EPERM);
-        for domain in [libc::AF_INET, libc::AF_INET6, libc::AF_NETLINK, libc::AF_PACKET, libc::AF_VSOCK] {
+        for domain in [
+            libc::AF_INET,
+            libc::AF_INET6,
+            libc::AF_NETLINK,
+            libc::AF_PACKET,
+            libc::AF_VSOCK,
+        ] {
             let arguments = [domain.into(), libc::SOCK_DGRAM.into(), 0, 0, 0];
             assert_eq!(refused(libc::SYS_socket, arguments), libc::EPERM);
         }
@@ -126,18 +158,34 @@ fn what_serving_needs_is_there() {
         enter(false);
         assert_eq!(std::thread::available_parallelism().unwrap(), cores);
         assert_eq!(std::thread::spawn(|| 7).join().unwrap(), 7);
-        for path in ["/proc/self/status", "/proc/self/mountinfo", "/proc/self/cgroup", "/proc/meminfo", "/dev/null"] {
-            assert!(!std::fs::read(path).unwrap().is_empty() || path == "/dev/null", "{path}");
+        for path in [
+            "/proc/self/status",
+            "/proc/self/mountinfo",
+            "/proc/self/cgroup",
+            "/proc/meminfo",
+            "/dev/null",
+        ] {
+            assert!(
+                !std::fs::read(path).unwrap().is_empty() || path == "/dev/null",
+                "{path}"
+            );
         }
         if fuse {
-            let device = File::options().read(true).write(true).open("/dev/fuse").unwrap();
+            let device = File::options()
+                .read(true)
+                .write(true)
+                .open("/dev/fuse")
+                .unwrap();
             // Landlock refuses an ioctl of a device with EACCES. This one fails, but not so: there is no
             // session to clone.
             let mut none = u32::MAX;
             // SAFETY: FUSE_DEV_IOC_CLONE reads the number, which lives until the call returns.
             let r = unsafe { libc::ioctl(device.as_raw_fd(), 0x8004_e500, &raw mut none) };
             assert_eq!(r, -1);
-            assert_eq!(io::Error::last_os_error().raw_os_error(), Some(libc::EINVAL));
+            assert_eq!(
+                io::Error::last_os_error().raw_os_error(),
+                Some(libc::EINVAL)
+            );
         }
         // Syslog, again after a restart of its daemon.
         UnixDatagram::unbound().unwrap();
@@ -155,9 +203,16 @@ fn the_callers_environment_is_gone_and_no_core_is_left() {
         assert!(std::env::var_os("PATH").is_none());
         let all = std::fs::read("/proc/self/environ").unwrap();
         assert!(!all.windows(SECRET.len()).any(|w| w == SECRET.as_bytes()));
-        assert!(all.iter().all(|&b| b == 0), "{}", String::from_utf8_lossy(&all));
+        assert!(
+            all.iter().all(|&b| b == 0),
+            "{}",
+            String::from_utf8_lossy(&all)
+        );
         let limits = std::fs::read_to_string("/proc/self/limits").unwrap();
-        let core = limits.lines().find(|l| l.starts_with("Max core file size")).unwrap();
+        let core = limits
+            .lines()
+            .find(|l| l.starts_with("Max core file size"))
+            .unwrap();
         assert_eq!(core.split_whitespace().nth(4), Some("0"), "{core}");
         // SAFETY: no pointers.
         assert_eq!(unsafe { libc::prctl(libc::PR_GET_DUMPABLE) }, 0);
@@ -169,9 +224,15 @@ fn with_a_gpu_the_driver_finds_what_it_opens() {
     alone!({
         let shared = tempfile::NamedTempFile::new_in("/dev/shm").unwrap();
         enter(true);
-        assert_eq!(std::env::var("LD_LIBRARY_PATH").as_deref(), Ok("/nonexistent"));
+        assert_eq!(
+            std::env::var("LD_LIBRARY_PATH").as_deref(),
+            Ok("/nonexistent")
+        );
         for path in ["/proc/modules", "/proc/devices", "/etc/ld.so.cache"] {
-            assert!(std::fs::read(path).is_ok() || !std::path::Path::new(path).exists(), "{path}");
+            assert!(
+                std::fs::read(path).is_ok() || !std::path::Path::new(path).exists(),
+                "{path}"
+            );
         }
         assert!(std::fs::read_dir("/sys/devices").is_ok());
         std::fs::write(shared.path(), "x").unwrap();

@@ -1,13 +1,10 @@
 //! What a process can do once it has entered the sandbox, judged by the kernel: each test runs in a process
-//! of its own, which enters it and then tries. What a real mount reports and serves is in `mounted`.
+//! of its own, which enters it and then tries. Real mounts in the sandbox are in `tests/cli/sandbox.rs`.
 
 use std::process::Command;
 
-#[path = "../common/mod.rs"]
-mod common;
+#[path = "sandbox/inside.rs"]
 mod inside;
-mod mounted;
-mod refused;
 
 const CHILD: &str = "STFS_SANDBOX_CHILD";
 
