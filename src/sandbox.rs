@@ -49,6 +49,9 @@ type Measure = Result<Option<u32>, String>;
 /// stays open, whatever it is.
 pub fn enter(options: Options) -> Report {
     let alone = alone();
+    if options.on && options.gpu {
+        driver::load_modules();
+    }
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o077));
     forget_environment(match options.gpu {
         true => Needs::Gpu,

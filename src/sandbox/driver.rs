@@ -5,6 +5,7 @@ use std::env;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 
 /// The names under which it is looked up.
 const LIBRARIES: &[&str] = &["libcuda.so", "libcuda.so.1"];
@@ -82,6 +83,23 @@ pub fn nodes() -> Vec<PathBuf> {
         .filter(|e| is_ours(&e.file_name()))
         .map(|e| e.path())
         .collect()
+}
+
+/// Has the driver's kernel modules loaded and their device nodes made, if they are not: the driver would start
+/// this program itself when it is first used, and in the sandbox it cannot.
+pub fn load_modules() {
+    const PROGRAM: &str = "/usr/bin/nvidia-modprobe";
+    if Path::new("/dev/nvidia-uvm").exists() || !Path::new(PROGRAM).exists() {
+        return;
+    }
+    let gpus = std::fs::read_dir("/proc/driver/nvidia/gpus").map_or(0, Iterator::count);
+    let mut program = Command::new(PROGRAM);
+    program.arg("-u").env_clear().stdin(Stdio::null());
+    for gpu in 0..gpus.max(1) {
+        program.arg(format!("-c={gpu}"));
+    }
+    // Without a GPU it fails, and the driver says so when it is used.
+    let _ = program.stdout(Stdio::null()).stderr(Stdio::null()).status();
 }
 
 /// Where the driver makes files: shared memory, its cache, and the pipes of its multi-process service.
