@@ -11,7 +11,6 @@ use crate::cli::{Cli, Command, ModelArgs};
 use crate::model::{Model, ModelOptions};
 
 mod cat;
-mod daemon;
 mod diff;
 mod gpu;
 mod info;

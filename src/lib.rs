@@ -38,6 +38,7 @@ pub mod patience;
 pub mod preview;
 pub mod quant;
 pub mod reason;
+pub mod sandbox;
 mod simd;
 pub mod statistics;
 pub mod text;

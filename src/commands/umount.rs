@@ -7,7 +7,7 @@ use anyhow::{Result, bail};
 
 use crate::cli::UmountArgs;
 use crate::error::Error;
-use crate::{fuse, mounts};
+use crate::mounts::{self, Daemon};
 
 pub(super) fn run(args: &UmountArgs) -> Result<ExitCode> {
     let shown = args.mountpoint.display();
@@ -19,8 +19,8 @@ pub(super) fn run(args: &UmountArgs) -> Result<ExitCode> {
             "{shown}: the topmost mount there is not an stfs mount; if one lies below, unmount what covers it first ('findmnt {shown}' shows all)"
         );
     }
-    let lazy = args.lazy || mounts::is_stale(&entry.mountpoint);
-    match when_idle(|| fuse::unmount(&entry.mountpoint, lazy)) {
+    let lazy = args.lazy || mounts::ask(&entry.mountpoint) == Daemon::Died;
+    match when_idle(|| mounts::unmount(&entry.mountpoint, lazy)) {
         Ok(()) => Ok(ExitCode::SUCCESS),
         Err(e) if is_busy(&e) => bail!(
             "{shown}: is in use; 'fuser -vm {shown}' lists the processes, 'stfs umount --lazy {shown}' detaches it now"

@@ -205,7 +205,15 @@ fn mounts_lists_what_is_mounted() {
     let head: Vec<&str> = table.lines().next().unwrap().split_whitespace().collect();
     assert_eq!(
         head,
-        ["MODEL", "MOUNTPOINT", "PID", "UPTIME", "SERVED", "SOURCE"]
+        [
+            "MODEL",
+            "MOUNTPOINT",
+            "PID",
+            "UPTIME",
+            "SERVED",
+            "SANDBOX",
+            "SOURCE"
+        ]
     );
     let line = table
         .lines()

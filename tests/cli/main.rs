@@ -15,6 +15,7 @@ mod output;
 mod packaging;
 mod places;
 mod progress;
+mod sandbox;
 mod terminal;
 
 use std::os::unix::fs::symlink;
