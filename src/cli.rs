@@ -146,7 +146,7 @@ pub fn on_or_off(word: &str) -> Result<bool, String> {
 /// Flags of `umount`.
 #[derive(Debug, Clone, Args)]
 pub struct UmountArgs {
-    /// The mountpoint
+    /// The mountpoint, or a model that is mounted once
     pub mountpoint: PathBuf,
     /// Detach now, even if files are open; the mount ends when they are closed
     #[arg(short, long)]

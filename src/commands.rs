@@ -106,7 +106,21 @@ pub fn one_line(e: &anyhow::Error) -> String {
             line.push_str(&cause);
         }
     }
+    line.push_str(&advice(e));
     crate::text::printable(&line).into_owned()
+}
+
+/// What to do about an error of the operating system that may come from any file.
+fn advice(e: &anyhow::Error) -> String {
+    let mut causes = e.chain().filter_map(|c| c.downcast_ref::<io::Error>());
+    if !causes.any(|c| c.raw_os_error() == Some(libc::EMFILE)) {
+        return String::new();
+    }
+    let limit = rustix::process::getrlimit(Resource::Nofile).maximum;
+    let limit = limit.map_or_else(|| "unlimited".into(), |n| n.to_string());
+    format!(
+        "; all files of a model are open at once: raise the limit, which is {limit} ('ulimit -Hn N'; LimitNOFILE=N in a systemd unit)"
+    )
 }
 
 /// Standard output, named in its errors.

@@ -8,6 +8,7 @@ mod bad_headers;
 mod bad_models;
 mod checkpoints;
 mod info;
+mod keeper;
 mod life;
 mod neighbors;
 mod ordinary;
