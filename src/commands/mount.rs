@@ -11,7 +11,7 @@ use signal_hook::iterator::Signals;
 
 use super::Usage;
 use super::daemon::{self, Side};
-use super::logging::Destination;
+use super::logging::{self, Destination};
 use crate::catalog::{Catalog, OpenOptions};
 use crate::cli::MountArgs;
 use crate::fs::Fs;
@@ -35,6 +35,7 @@ pub(super) fn run(mut args: MountArgs) -> Result<ExitCode> {
     if args.foreground {
         log.install(args.verbose, true);
         let started = start(&args)?;
+        logging::start().context("start a thread")?;
         super::print(started.line.as_bytes())?;
         return serve(started);
     }
@@ -43,6 +44,8 @@ pub(super) fn run(mut args: MountArgs) -> Result<ExitCode> {
         Side::Child(parent) => {
             log.install(args.verbose, false);
             let started = start(&args)?;
+            // Before standard error is given up: there may be notes for it.
+            logging::start().context("start a thread")?;
             parent.ready(&started.line)?;
             log::info!("{}", started.line.trim_end());
             serve(started)
