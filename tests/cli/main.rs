@@ -8,6 +8,7 @@ mod bad_headers;
 mod bad_models;
 mod checkpoints;
 mod info;
+mod json;
 mod life;
 mod neighbors;
 mod ordinary;
@@ -15,7 +16,9 @@ mod output;
 mod packaging;
 mod places;
 mod progress;
+mod stalled_log;
 mod terminal;
+mod unwritable;
 
 use std::os::unix::fs::symlink;
 use std::path::PathBuf;
