@@ -30,7 +30,7 @@ const CRATES: &[(&str, &[&str])] = &[
         ],
     ),
     ("indicatif", &["src/text.rs", "src/commands/"]),
-    ("syslog", &["src/commands/logging.rs"]),
+    ("syslog", &["src/commands/logging/sink.rs"]),
 ];
 
 fn root() -> &'static Path {

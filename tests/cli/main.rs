@@ -9,6 +9,7 @@ mod bad_models;
 mod checkpoints;
 mod info;
 mod keeper;
+mod json;
 mod life;
 mod neighbors;
 mod ordinary;
@@ -17,7 +18,9 @@ mod packaging;
 mod places;
 mod progress;
 mod sandbox;
+mod stalled_log;
 mod terminal;
+mod unwritable;
 
 use std::os::unix::fs::symlink;
 use std::path::PathBuf;

@@ -14,7 +14,7 @@ use super::keeper::{self, Keeper};
 use super::summary::summary;
 use crate::catalog::{Catalog, OpenOptions};
 use crate::cli::MountArgs;
-use crate::commands::logging::Destination;
+use crate::commands::logging::{self, Destination};
 use crate::commands::{complain, is_closed_pipe, print};
 use crate::fs::Fs;
 use crate::fuse::{self, ServeOptions, Serving};
@@ -95,6 +95,8 @@ impl Mount {
             gpu: gpu::BUILT_IN && args.gpu != gpu::Access::Off && sandbox::gpu_may_be_there(),
             core_dumps: args.core_dumps,
         }));
+        // The first thread: until now messages were queued.
+        logging::start().context("start a thread")?;
         let serving = connected.serve()?;
         // From here on a signal ends the mount in order; before, the keeper takes it away.
         let signals = Signals::new([SIGINT, SIGTERM, SIGHUP])?;
