@@ -10,6 +10,7 @@ use std::time::{Instant, SystemTime};
 use crate::error::{Error, Result};
 use crate::gpu::{self, Arena, Gpu};
 use crate::layout::{Kind, Layout, Node, Top};
+use crate::memory;
 use crate::patience::{self, Patience};
 use crate::sandbox;
 use crate::workers::{MOUNT_LIMIT, Workers};
@@ -97,7 +98,7 @@ impl Fs {
             looking: sources.map(|_| false.into()).collect(),
             layout,
             handles: Handles::default(),
-            buffers: Buffers::default(),
+            buffers: Buffers::of(memory::budget()),
             gpu: Gpu::new(gpu, pool.clone()),
             pool,
             arena: OnceLock::new(),

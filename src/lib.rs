@@ -29,6 +29,7 @@ pub mod gpu;
 pub mod info;
 pub mod ioctl;
 pub mod layout;
+pub mod memory;
 pub mod meta;
 pub mod model;
 pub mod mounts;
