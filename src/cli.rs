@@ -117,18 +117,36 @@ pub struct MountArgs {
     /// Log to this file instead of syslog
     #[arg(long, value_name = "FILE")]
     pub log_file: Option<PathBuf>,
+    /// Give up, once mounted, all that serving does not need: privileges, other files, programs, the network
+    #[arg(long, value_name = "on|off", default_value = "on", action = clap::ArgAction::Set, value_parser = on_or_off)]
+    pub sandbox: bool,
+    /// Leave a core dump after a crash, and let debuggers attach; a dump holds weights
+    #[arg(long)]
+    pub core_dumps: bool,
     /// Log more
     #[arg(short, long)]
     pub verbose: bool,
-    /// Options as mount(8) passes them: ro, allow_other, threads=N, no_synthetic, …
+    /// Options as mount(8) passes them: ro, allow_other, threads=N, no_synthetic, sandbox=off, …
     #[arg(short = 'o', value_name = "OPTIONS", value_delimiter = ',')]
     pub options: Vec<String>,
+}
+
+/// A switch that is given as a word.
+///
+/// # Errors
+/// It is another word.
+pub fn on_or_off(word: &str) -> Result<bool, String> {
+    match word {
+        "on" => Ok(true),
+        "off" => Ok(false),
+        _ => Err(format!("'{word}' is neither on nor off")),
+    }
 }
 
 /// Flags of `umount`.
 #[derive(Debug, Clone, Args)]
 pub struct UmountArgs {
-    /// The mountpoint
+    /// The mountpoint, or a model that is mounted once
     pub mountpoint: PathBuf,
     /// Detach now, even if files are open; the mount ends when they are closed
     #[arg(short, long)]

@@ -11,7 +11,6 @@ use crate::cli::{Cli, Command, ModelArgs};
 use crate::model::{Model, ModelOptions};
 
 mod cat;
-mod daemon;
 mod diff;
 mod gpu;
 mod info;
@@ -23,12 +22,15 @@ mod mounts;
 mod progress;
 mod show;
 mod stat;
+mod streams;
 mod table;
 mod terminal;
 mod umount;
 mod verify;
 mod weights;
 
+use streams::stdout;
+pub use streams::{complain, print, print_styled, reserve_closed_descriptors};
 use table::words as table;
 
 /// A usage error: exit code 2.
@@ -107,45 +109,26 @@ pub fn one_line(e: &anyhow::Error) -> String {
             line.push_str(&cause);
         }
     }
+    line.push_str(&advice(e));
     crate::text::printable(&line).into_owned()
 }
 
-/// Standard output, named in its errors.
-struct Stdout<W>(W);
-
-fn stdout() -> Stdout<io::StdoutLock<'static>> {
-    Stdout(io::stdout().lock())
-}
-
-impl<W: Write> Write for Stdout<W> {
-    fn write(&mut self, buf: &[u8]) -> io::Result<usize> {
-        self.0.write(buf).map_err(of_stdout)
+/// What to do about an error of the operating system that may come from any file.
+fn advice(e: &anyhow::Error) -> String {
+    let mut causes = e.chain().filter_map(|c| c.downcast_ref::<io::Error>());
+    if !causes.any(|c| c.raw_os_error() == Some(libc::EMFILE)) {
+        return String::new();
     }
-
-    fn flush(&mut self) -> io::Result<()> {
-        self.0.flush().map_err(of_stdout)
-    }
+    let limit = rustix::process::getrlimit(Resource::Nofile).maximum;
+    let limit = limit.map_or_else(|| "unlimited".into(), |n| n.to_string());
+    format!(
+        "; all files of a model are open at once: raise the limit, which is {limit} ('ulimit -Hn N'; LimitNOFILE=N in a systemd unit)"
+    )
 }
 
-fn of_stdout(e: io::Error) -> io::Error {
-    match e.kind() {
-        // The caller of `write` retries.
-        io::ErrorKind::Interrupted => e,
-        kind => io::Error::new(kind, format!("standard output: {e}")),
-    }
-}
-
-/// Writes a line to standard error. If that cannot be written (a closed pipe, a full disk), the exit
-/// code still reports what happened; `eprintln!` would panic.
-pub fn complain(line: &str) {
-    let _ = writeln!(io::stderr(), "{line}");
-}
-
-fn print(text: &[u8]) -> Result<ExitCode> {
-    let mut out = stdout();
-    out.write_all(text)?;
-    out.flush()?;
-    Ok(ExitCode::SUCCESS)
+/// Writes what is left of a daemon's log, as far as the log takes it. To be called at the end of `main`.
+pub fn finish_log() {
+    log::logger().flush();
 }
 
 /// Writes pretty JSON and a newline. Names in it cannot control a terminal.

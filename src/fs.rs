@@ -10,7 +10,9 @@ use std::time::{Instant, SystemTime};
 use crate::error::{Error, Result};
 use crate::gpu::{self, Arena, Gpu};
 use crate::layout::{Kind, Layout, Node, Top};
+use crate::memory;
 use crate::patience::{self, Patience};
+use crate::sandbox;
 use crate::workers::{MOUNT_LIMIT, Workers};
 
 mod answer;
@@ -78,6 +80,8 @@ pub struct Fs {
     looking: Looking,
     served: AtomicU64,
     started: Instant,
+    /// What the process has given up, once it has.
+    sandbox: OnceLock<sandbox::Report>,
 }
 
 impl Fs {
@@ -94,13 +98,19 @@ impl Fs {
             looking: sources.map(|_| false.into()).collect(),
             layout,
             handles: Handles::default(),
-            buffers: Buffers::default(),
+            buffers: Buffers::of(memory::budget()),
             gpu: Gpu::new(gpu, pool.clone()),
             pool,
             arena: OnceLock::new(),
             served: AtomicU64::new(0),
             started: Instant::now(),
+            sandbox: OnceLock::new(),
         }
+    }
+
+    /// Has the status report what the process has given up.
+    pub fn sandboxed(&self, report: sandbox::Report) {
+        let _ = self.sandbox.set(report);
     }
 
     fn node(&self, ino: u64) -> Result<Node> {

@@ -16,12 +16,12 @@ use crate::ioctl;
 use crate::patience::{self, Patience};
 
 mod gate;
-mod mount;
 mod replies;
+mod session;
 
 use gate::Gate;
-pub use mount::{MountOptions, MountPlace, Mounted, mount, unmount};
 use replies::{Listed, TTL, errno, file_attr, logged, reply_entry, reply_xattr};
+pub use session::{Connected, ServeOptions, Serving, connect};
 
 /// Background requests (read-ahead, asynchronous direct reads) that the kernel may have in flight.
 /// Reads of a stalled source count until they are answered, so the kernel's default of 12 would soon

@@ -1,6 +1,14 @@
 //! The `stfs` program: arguments in, exit code out.
+//!
+//! The entry point is C's `main`, not Rust's. Before Rust's `main` the runtime opens `/dev/null` in place
+//! of each standard descriptor that is closed, exactly as another program may have opened it on purpose:
+//! `stfs ls >&-` would write nothing and report success. Here they are looked at first.
+
+#![no_main]
 
 use std::borrow::Cow;
+use std::ffi::{CStr, OsString, c_char, c_int};
+use std::os::unix::ffi::OsStringExt;
 use std::process::ExitCode;
 
 use clap::Parser;
@@ -8,8 +16,28 @@ use clap::error::ErrorKind;
 use stfs::cli::Cli;
 use stfs::commands;
 
-fn main() -> ExitCode {
-    let args: Vec<_> = std::env::args_os().collect();
+/// Does what Rust's runtime does before and after its `main`, except that a closed standard descriptor
+/// stays one that cannot be written to.
+#[unsafe(no_mangle)]
+extern "C" fn main(argc: c_int, argv: *const *const c_char) -> c_int {
+    commands::reserve_closed_descriptors();
+    // SAFETY: no other thread exists yet. A closed pipe is an error of `write` instead of a signal.
+    unsafe { libc::signal(libc::SIGPIPE, libc::SIG_IGN) };
+    let argument = |i| {
+        // SAFETY: C promises that `argv` has `argc` strings, which live as long as the process.
+        let bytes = unsafe { CStr::from_ptr(*argv.add(i)) }.to_bytes();
+        OsString::from_vec(bytes.to_vec())
+    };
+    let args = (0..usize::try_from(argc).unwrap_or(0)).map(argument);
+    let args = args.collect();
+    let code = std::panic::catch_unwind(|| run(args)).unwrap_or(ExitCode::from(101));
+    commands::finish_log();
+    // The number is not to be had from an `ExitCode` in another way.
+    let number = (0..=u8::MAX).find(|&n| ExitCode::from(n) == code);
+    std::process::exit(number.unwrap_or(1).into())
+}
+
+fn run(args: Vec<OsString>) -> ExitCode {
     let args = match commands::mount::as_mount_helper(&args) {
         Some(Ok(args)) => args,
         Some(Err(usage)) => {
@@ -18,13 +46,15 @@ fn main() -> ExitCode {
         }
         None => args,
     };
-    let cli = match Cli::try_parse_from(args) {
-        Ok(cli) => cli,
-        Err(e) => return print(&e),
+    let (failure, outcome) = match Cli::try_parse_from(args) {
+        Ok(cli) => {
+            commands::raise_file_limit();
+            let failure = commands::exit_code_of_failure(&cli.command);
+            (failure, commands::run(cli.command))
+        }
+        Err(e) => (1, explain(&e)),
     };
-    commands::raise_file_limit();
-    let failure = commands::exit_code_of_failure(&cli.command);
-    match commands::run(cli.command) {
+    match outcome {
         Ok(code) => code,
         Err(e) if commands::is_closed_pipe(&e) => ExitCode::SUCCESS,
         Err(e) => {
@@ -38,26 +68,17 @@ fn main() -> ExitCode {
 }
 
 /// Prints the help or the version, or what is wrong with the arguments.
-fn print(e: &clap::Error) -> ExitCode {
+fn explain(e: &clap::Error) -> anyhow::Result<ExitCode> {
+    if let ErrorKind::DisplayHelp | ErrorKind::DisplayVersion = e.kind() {
+        return commands::print_styled(&e.render());
+    }
     let text = e.to_string();
-    let lines: Vec<_> = text.lines().map(stfs::text::printable).collect();
-    let harmless = lines.iter().all(|l| matches!(l, Cow::Borrowed(_)));
-    // Every error of the program begins with its name.
-    match text.strip_prefix("error: ") {
-        // An argument may be a hostile file name.
-        Some(_) => {
-            let shown = lines.join("\n");
-            commands::complain(&format!(
-                "stfs: {}",
-                shown.strip_prefix("error: ").unwrap_or(&shown)
-            ));
-        }
-        None if !harmless => commands::complain(&lines.join("\n")),
-        // A closed pipe (stfs --help | head) is not an error.
-        None => drop(e.print()),
+    let lines: Vec<Cow<'_, str>> = text.lines().map(stfs::text::printable).collect();
+    let shown = lines.join("\n");
+    // Every error of the program begins with its name. An argument may be a hostile file name.
+    match shown.strip_prefix("error: ") {
+        Some(error) => commands::complain(&format!("stfs: {error}")),
+        None => commands::complain(&shown),
     }
-    match e.kind() {
-        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => ExitCode::SUCCESS,
-        _ => ExitCode::from(2),
-    }
+    Ok(ExitCode::from(2))
 }

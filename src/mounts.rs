@@ -7,9 +7,16 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
+mod attach;
+mod connection;
+mod detach;
+mod fusermount;
 mod status_probe;
 
-use status_probe::StatusProbe;
+pub use attach::Attach;
+pub use connection::Connection;
+pub use detach::{Detached, detach, unmount};
+pub use status_probe::StatusProbe;
 
 use crate::error::{Error, Result};
 
@@ -21,6 +28,10 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// A line of the kernel's table.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Entry {
+    /// Which mount it is: no two have the same at a time, wherever they are moved.
+    pub id: u64,
+    /// The mount that it is mounted on.
+    parent: u64,
     /// Where it is mounted.
     pub mountpoint: PathBuf,
     /// The model's path.
@@ -78,6 +89,25 @@ pub fn list() -> Result<Vec<(Entry, Daemon)>> {
     Ok(probed.into_iter().map(|(e, p)| (e, answer(p))).collect())
 }
 
+/// The mount with this number; `None` if it has been unmounted.
+///
+/// # Errors
+/// `/proc` cannot be read.
+pub fn find(id: u64) -> Result<Option<Entry>> {
+    Ok(table()?.into_iter().find(|e| e.id == id))
+}
+
+/// The stfs mounts of the model at `model`, a path, in the order they were made.
+///
+/// # Errors
+/// `/proc` cannot be read.
+pub fn of_model(model: &Path) -> Result<Vec<Entry>> {
+    let resolved = resolve(model);
+    let mut table = table()?;
+    table.retain(|e| e.is_stfs() && (e.model == resolved || e.model == model));
+    Ok(table)
+}
+
 /// The topmost mount at `mountpoint`, of whatever type: the one that accesses and umount(2) reach.
 ///
 /// # Errors
@@ -100,9 +130,9 @@ impl Entry {
     }
 }
 
-/// Whether accesses fail because the daemon behind a mount has died.
-pub fn is_stale(mountpoint: &Path) -> bool {
-    StatusProbe::send(mountpoint).answer(Instant::now() + PATIENCE) == Daemon::Died
+/// Asks whatever is mounted at a path for its status.
+pub fn ask(mountpoint: &Path) -> Daemon {
+    StatusProbe::send(mountpoint).answer(Instant::now() + PATIENCE)
 }
 
 /// An absolute path without links, even if the last component is a stale mount, which cannot be
@@ -126,7 +156,10 @@ fn parse_line(line: &[u8]) -> Option<Entry> {
     let fields: Vec<&[u8]> = line.split(|&b| b == b' ').collect();
     let dash = fields.iter().position(|f| *f == b"-")?;
     let (major, minor) = std::str::from_utf8(fields.get(2)?).ok()?.split_once(':')?;
+    let number = |field: &[u8]| std::str::from_utf8(field).ok()?.parse().ok();
     Some(Entry {
+        id: number(fields.first()?)?,
+        parent: number(fields.get(1)?)?,
         mountpoint: unescape(fields.get(4)?),
         model: unescape(fields.get(dash + 2)?),
         device: libc::makedev(major.parse().ok()?, minor.parse().ok()?),
@@ -167,6 +200,7 @@ mod tests {
         let entry = parse_line(line).unwrap();
         assert_eq!(entry.mountpoint, Path::new("/mnt/a b"));
         assert_eq!(entry.model, Path::new("/models/x\\y"));
+        assert_eq!((entry.id, entry.parent), (36, 35));
         assert_eq!(entry.device, libc::makedev(0, 42));
         assert!(entry.is_stfs());
         let other = parse_line(b"36 35 8:1 / /mnt ro - ext4 /dev/sda ro").unwrap();

@@ -2,11 +2,12 @@
 
 use std::borrow::Cow;
 use std::fmt::Write;
+use std::ops::RangeInclusive;
 
 /// `text` with everything that a terminal would act on escaped as `\u{…}`: control characters (C0,
 /// DEL, C1), and the Unicode characters that reorder or hide text.
 pub fn printable(text: &str) -> Cow<'_, str> {
-    if !text.chars().any(acts_on_terminal) {
+    if text.bytes().all(|b| matches!(b, b' '..=b'~')) || !text.chars().any(acts_on_terminal) {
         return text.into();
     }
     let mut out = String::with_capacity(text.len() + 16);
@@ -28,31 +29,78 @@ pub fn printable(text: &str) -> Cow<'_, str> {
 /// values stay), so it remains the same JSON value.
 pub fn printable_json(text: &str) -> Cow<'_, str> {
     let acts = |c| acts_on_terminal(c) && c != '\n';
-    if !text.chars().any(acts) {
+    if is_harmless(text.as_bytes()) || !text.chars().any(acts) {
         return text.into();
     }
     let mut out = String::with_capacity(text.len() + 16);
     for c in text.chars() {
-        if acts(c) {
-            // All of them are in the basic plane, so one escape is enough.
-            let _ = write!(out, "\\u{:04x}", c as u32);
-        } else {
+        if !acts(c) {
             out.push(c);
+            continue;
+        }
+        // Beyond the basic plane two escapes are one character.
+        for unit in c.encode_utf16(&mut [0; 2]) {
+            let _ = write!(out, "\\u{unit:04x}");
         }
     }
     out.into()
 }
 
-/// Appends JSON on one line. Map keys must be strings, as they are throughout this program.
+/// Appends JSON on one line, as [`printable_json`]. Map keys must be strings, as they are throughout
+/// this program.
 pub(crate) fn push_json(out: &mut Vec<u8>, value: &(impl serde::Serialize + ?Sized)) {
+    let start = out.len();
     // Writing to a Vec cannot fail.
-    let _ = serde_json::to_writer(out, value);
+    let _ = serde_json::to_writer(&mut *out, value);
+    if is_harmless(&out[start..]) {
+        return;
+    }
+    let escaped = match std::str::from_utf8(&out[start..]) {
+        Ok(text) => printable_json(text).into_owned(),
+        Err(_) => return,
+    };
+    out.truncate(start);
+    out.extend_from_slice(escaped.as_bytes());
+}
+
+/// Whether text has ASCII alone and no control character but newlines: nearly all text that is written.
+fn is_harmless(text: &[u8]) -> bool {
+    text.iter().all(|b| matches!(b, b'\n' | b' '..=b'~'))
 }
 
 fn acts_on_terminal(c: char) -> bool {
-    c.is_control()
-        || matches!(c, '\u{61c}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{2069}' | '\u{feff}')
+    c.is_control() || UNSEEN.iter().any(|range| range.contains(&c))
 }
+
+/// What reorders text or is not seen in it: Unicode's format characters (Cf), line and paragraph
+/// separators, and all that it calls default-ignorable (joiners, fillers, variation selectors, tags).
+const UNSEEN: [RangeInclusive<char>; 25] = [
+    '\u{ad}'..='\u{ad}',
+    '\u{34f}'..='\u{34f}',
+    '\u{600}'..='\u{605}',
+    '\u{61c}'..='\u{61c}',
+    '\u{6dd}'..='\u{6dd}',
+    '\u{70f}'..='\u{70f}',
+    '\u{890}'..='\u{891}',
+    '\u{8e2}'..='\u{8e2}',
+    '\u{115f}'..='\u{1160}',
+    '\u{17b4}'..='\u{17b5}',
+    '\u{180b}'..='\u{180f}',
+    '\u{200b}'..='\u{200f}',
+    '\u{2028}'..='\u{202e}',
+    '\u{2060}'..='\u{206f}',
+    '\u{3164}'..='\u{3164}',
+    '\u{fe00}'..='\u{fe0f}',
+    '\u{feff}'..='\u{feff}',
+    '\u{ffa0}'..='\u{ffa0}',
+    '\u{fff0}'..='\u{fffb}',
+    '\u{110bd}'..='\u{110bd}',
+    '\u{110cd}'..='\u{110cd}',
+    '\u{13430}'..='\u{1343f}',
+    '\u{1bca0}'..='\u{1bca3}',
+    '\u{1d173}'..='\u{1d17a}',
+    '\u{e0000}'..='\u{e0fff}',
+];
 
 /// `8030261248` → `8,030,261,248`.
 pub fn thousands(n: u64) -> String {
@@ -158,13 +206,24 @@ mod tests {
 
     #[test]
     fn json_stays_the_same_value() {
-        let value = serde_json::json!({"\u{1b}[2J\u{9b}": ["\u{202e}x\u{7f}\"\\", "é🦀"]});
+        let value = serde_json::json!({
+            "\u{1b}[2J\u{9b}": ["\u{202e}x\u{7f}\"\\", "é🦀", "\u{e0041}\u{1d173}\u{ad}\u{2028}"],
+        });
         let text = serde_json::to_string_pretty(&value).unwrap();
         let shown = printable_json(&text);
         assert!(shown.contains("\\u202ex\\u007f") && shown.contains("é🦀"));
         assert!(!shown.chars().any(|c| acts_on_terminal(c) && c != '\n'));
         let back: serde_json::Value = serde_json::from_str(&shown).unwrap();
         assert_eq!(back, value);
+        let mut line = b"before ".to_vec();
+        push_json(&mut line, &value);
+        let line = line.strip_prefix(b"before ").unwrap();
+        let shown = std::str::from_utf8(line).unwrap();
+        assert!(!shown.chars().any(acts_on_terminal) && shown.contains("\\udb40\\udc41"));
+        assert_eq!(
+            serde_json::from_slice::<serde_json::Value>(line).unwrap(),
+            value
+        );
     }
 
     #[test]

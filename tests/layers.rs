@@ -18,6 +18,8 @@ const CRATES: &[(&str, &[&str])] = &[
     ("fuser", &["src/fuse.rs", "src/fuse/"]),
     ("cudarc", &["src/gpu/driver/cuda"]),
     ("memmap2", &["src/catalog/"]),
+    ("landlock", &["src/sandbox/paths.rs"]),
+    ("seccompiler", &["src/sandbox/calls.rs"]),
     (
         "clap",
         &[
@@ -28,7 +30,7 @@ const CRATES: &[(&str, &[&str])] = &[
         ],
     ),
     ("indicatif", &["src/text.rs", "src/commands/"]),
-    ("syslog", &["src/commands/logging.rs"]),
+    ("syslog", &["src/commands/logging/sink.rs"]),
 ];
 
 fn root() -> &'static Path {

@@ -1,8 +1,6 @@
 //! `stfs cat`: a view to standard output.
 
-use std::fs::File;
-use std::io::{self, Write};
-use std::os::fd::AsFd;
+use std::io::Write;
 use std::process::ExitCode;
 use std::sync::Arc;
 
@@ -29,13 +27,13 @@ pub(super) fn run(args: &CatArgs) -> Result<ExitCode> {
 /// Writes a view straight to the descriptor: only the kernel may touch a piece of a mapping, so it
 /// must not pass through a buffered writer.
 fn copy_out(view: &SharedView) -> Result<()> {
-    let mut out = super::Stdout(File::from(io::stdout().as_fd().try_clone_to_owned()?));
+    let mut out = super::stdout();
     let mut buffer = Vec::new();
     let mut at = 0;
     while at < view.len() {
         let n = PIECE.min(view.len() - at);
         match view.piece(at, n as usize) {
-            Some(piece) => piece.write_to(&out.0, "standard output")?,
+            Some(piece) => piece.write_to(rustix::stdio::stdout(), "standard output")?,
             None => {
                 buffer.resize(n as usize, 0);
                 view.read_at(at, &mut buffer)?;

@@ -1,20 +1,31 @@
-//! Where a daemon's log goes: standard error in the foreground, syslog or a file in the background.
+//! A daemon's log: standard error in the foreground, syslog or a file in the background.
+//!
+//! Whoever logs never waits: messages go into a bounded queue, and one thread writes them. If the log
+//! does not take them (a stopped syslog, a pipe that nobody reads, a file system that stalls), that thread
+//! waits alone, and what finds no room in the queue is counted.
 
 use std::fs::File;
-use std::io::{self, Write};
+use std::io;
 use std::path::Path;
-use std::sync::{Mutex, PoisonError};
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use std::sync::{Mutex, OnceLock, PoisonError};
+use std::time::Duration;
 
-use anyhow::{Context, Result};
-use log::{Level, LevelFilter, Log, Metadata, Record};
+use anyhow::Result;
+use log::{LevelFilter, Log, Metadata, Record};
 
 mod panics;
+mod queue;
 mod repeats;
+mod sink;
 
-use repeats::{Line, Repeats};
+use queue::Queue;
+use sink::Sink;
 
-type SyslogConnection = syslog::Logger<syslog::LoggerBackend, syslog::Formatter3164>;
+/// How long [`start`] and the end of the process wait for a log that takes nothing.
+const DEADLINE: Duration = Duration::from_millis(500);
+
+/// Stack of the thread that writes. It calls nothing deep, and a small one can be had where memory is short.
+const STACK: usize = 256 << 10;
 
 /// Chosen before the process goes to the background, because the path may be relative.
 pub(super) enum Destination {
@@ -25,37 +36,30 @@ pub(super) enum Destination {
 
 impl Destination {
     /// The log file opened for appending; else standard error or syslog.
+    ///
+    /// # Errors
+    /// The file cannot be opened or created.
     pub(super) fn open(file: Option<&Path>, foreground: bool) -> Result<Destination> {
         match (file, foreground) {
-            (Some(path), _) => {
-                let file = File::options()
-                    .append(true)
-                    .create(true)
-                    .open(path)
-                    .with_context(|| format!("open log file {}", path.display()))?;
-                Ok(Destination::File(file))
-            }
+            (Some(path), _) => Ok(Destination::File(sink::open(path)?)),
             (None, true) => Ok(Destination::Stderr),
             (None, false) => Ok(Destination::Syslog),
         }
     }
 
-    /// Sends all further log messages there, panics included. A panic is printed to standard error
-    /// too as long as the process is in the foreground.
+    /// Takes all further log messages, panics included, and all further complaints. They are queued
+    /// until [`start`]. A panic is printed to standard error too as long as the process is in the
+    /// foreground.
+    ///
+    /// To be called in the process that logs: a copy of the queue made by `fork` would be written, too.
     pub(super) fn install(self, verbose: bool, foreground: bool) {
-        let sink = match self {
-            Destination::Stderr => Some(Sink::Stderr),
-            Destination::File(f) => Some(Sink::File(f)),
-            Destination::Syslog => connect_to_syslog().map(|c| Sink::Syslog(Mutex::new(c))),
+        let logs_to_stderr = matches!(self, Destination::Stderr);
+        let writer = Writer {
+            queue: Queue::new(),
+            sink: Mutex::new(Some(Sink::new(self))),
+            started: Mutex::new(false),
         };
-        // A machine without syslog can still mount; its log is lost.
-        let Some(sink) = sink else { return };
-        let logs_to_stderr = matches!(sink, Sink::Stderr);
-        let logger = Logger {
-            sink,
-            repeats: Mutex::new(Repeats::new()),
-        };
-        if log::set_boxed_logger(Box::new(logger)).is_ok() {
+        if WRITER.set(writer).is_ok() && log::set_logger(&Logger).is_ok() {
             log::set_max_level(match verbose {
                 true => LevelFilter::Debug,
                 false => LevelFilter::Info,
@@ -65,10 +69,80 @@ impl Destination {
     }
 }
 
-struct Logger {
-    sink: Sink,
-    repeats: Mutex<Repeats>,
+/// Starts the thread that writes, and lets it write what has been queued, for a moment at most. Separate
+/// from `install`, because a sandbox must be entered before there are threads.
+///
+/// # Errors
+/// The thread cannot start.
+pub(super) fn start() -> io::Result<()> {
+    let Some(writer) = WRITER.get() else {
+        return Ok(());
+    };
+    writer.start()?;
+    writer.queue.wait_until_written(DEADLINE);
+    Ok(())
 }
+
+/// Queues a line for standard error. False if there is no log: then the caller writes it.
+pub(super) fn complain(line: &str) -> bool {
+    let writer = WRITER.get();
+    writer.inspect(|w| w.queue.complain(line)).is_some()
+}
+
+/// The log of this process.
+static WRITER: OnceLock<Writer> = OnceLock::new();
+
+struct Writer {
+    queue: Queue,
+    /// Until the thread takes it.
+    sink: Mutex<Option<Sink>>,
+    started: Mutex<bool>,
+}
+
+impl Writer {
+    fn start(&'static self) -> io::Result<()> {
+        let mut started = self.started.lock().unwrap_or_else(PoisonError::into_inner);
+        if !*started {
+            let thread = std::thread::Builder::new().name("stfs-log".into());
+            thread
+                .stack_size(STACK)
+                .spawn(|| self.write_from_now_on())?;
+            *started = true;
+        }
+        Ok(())
+    }
+
+    fn take_sink(&self) -> Option<Sink> {
+        let mut sink = self.sink.lock().unwrap_or_else(PoisonError::into_inner);
+        sink.take()
+    }
+
+    fn write_from_now_on(&self) {
+        let Some(mut sink) = self.take_sink() else {
+            return;
+        };
+        loop {
+            let line = self.queue.next();
+            let written = sink.write(&line);
+            self.queue.done(&line, written.is_ok());
+        }
+    }
+
+    /// Without a thread: writes what can be written at once.
+    fn write_here(&self) {
+        let Some(mut sink) = self.take_sink() else {
+            return;
+        };
+        while sink.is_ready()
+            && let Some(line) = self.queue.try_next()
+        {
+            let written = sink.write(&line);
+            self.queue.done(&line, written.is_ok());
+        }
+    }
+}
+
+struct Logger;
 
 impl Log for Logger {
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
@@ -76,87 +150,24 @@ impl Log for Logger {
     }
 
     fn log(&self, record: &Record<'_>) {
-        if !self.enabled(record.metadata()) {
-            return;
+        if let Some(writer) = WRITER.get()
+            && self.enabled(record.metadata())
+        {
+            let text = record.args().to_string();
+            writer.queue.log(record.level(), &text);
         }
-        let text = record.args().to_string();
-        let text = crate::text::printable(&text);
-        let lines = self.repeats().add(record.level(), &text, Instant::now());
-        self.write(&lines);
     }
 
-    /// Writes what has been counted and not yet reported.
+    /// Writes what is queued and what has been counted and not yet reported. Gives up on a log that takes
+    /// nothing.
     fn flush(&self) {
-        let lines = self.repeats().drain();
-        self.write(&lines);
-    }
-}
-
-impl Logger {
-    fn repeats(&self) -> std::sync::MutexGuard<'_, Repeats> {
-        self.repeats.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn write(&self, lines: &[Line]) {
-        for line in lines {
-            // A log that cannot be written must not stop the mount.
-            let _ = self.sink.write(line.level, &line.text);
+        let Some(writer) = WRITER.get() else { return };
+        writer.queue.report_counts();
+        match writer.start() {
+            Ok(()) => writer.queue.wait_until_written(DEADLINE),
+            Err(_) => writer.write_here(),
         }
     }
-}
-
-enum Sink {
-    Stderr,
-    File(File),
-    Syslog(Mutex<SyslogConnection>),
-}
-
-impl Sink {
-    fn write(&self, level: Level, text: &str) -> io::Result<()> {
-        match self {
-            // One write for each line, here and below: lines of several threads do not mix.
-            Sink::Stderr => io::stderr().write_all(format!("stfs: {text}\n").as_bytes()),
-            Sink::File(file) => {
-                let now = SystemTime::now()
-                    .duration_since(UNIX_EPOCH)
-                    .map_or(0.0, |d| d.as_secs_f64());
-                let mut file: &File = file;
-                file.write_all(format!("{now:.3} {level} {text}\n").as_bytes())
-            }
-            Sink::Syslog(connection) => {
-                let mut connection = connection.lock().unwrap_or_else(PoisonError::into_inner);
-                if to_syslog(&mut connection, level, text) {
-                    return Ok(());
-                }
-                // After a restart of the syslog daemon its socket is a different one.
-                if let Some(new) = connect_to_syslog() {
-                    *connection = new;
-                    to_syslog(&mut connection, level, text);
-                }
-                Ok(())
-            }
-        }
-    }
-}
-
-fn connect_to_syslog() -> Option<SyslogConnection> {
-    syslog::unix(syslog::Formatter3164 {
-        facility: syslog::Facility::LOG_DAEMON,
-        hostname: None,
-        process: "stfs".into(),
-        pid: std::process::id(),
-    })
-    .ok()
-}
-
-fn to_syslog(connection: &mut SyslogConnection, level: Level, text: &str) -> bool {
-    match level {
-        Level::Error => connection.err(text),
-        Level::Warn => connection.warning(text),
-        Level::Info => connection.info(text),
-        Level::Debug | Level::Trace => connection.debug(text),
-    }
-    .is_ok()
 }
 
 #[cfg(test)]
@@ -181,19 +192,31 @@ mod tests {
         for _ in 0..3 {
             log::warn!("logged beside {NAME}");
         }
+        // Nothing is written before there is a thread.
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), "");
+        start().unwrap();
         log::logger().flush();
-        let text = std::fs::read_to_string(&path).unwrap();
-        // Other tests of this process log and panic, too.
-        let ours = text.lines().filter(|line| line.contains(NAME));
-        let ours: Vec<&str> = ours.filter_map(|l| Some(l.split_once(' ')?.1)).collect();
-        let [panic, first, count] = ours[..] else {
-            panic!("{text}")
+        let ours = || -> Vec<String> {
+            let text = std::fs::read_to_string(&path).unwrap();
+            // Other tests of this process log and panic, too.
+            let ours = text.lines().filter(|line| line.contains(NAME));
+            ours.filter_map(|l| Some(l.split_once(' ')?.1.into()))
+                .collect()
+        };
+        // On a busy machine the thread may need longer than `flush` waits.
+        let until = std::time::Instant::now() + Duration::from_secs(60);
+        while ours().len() < 3 && std::time::Instant::now() < until {
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        let ours = ours();
+        let [panic, first, count] = &ours[..] else {
+            panic!("{ours:?}")
         };
         assert!(panic.starts_with("ERROR panic: number 7, at src/commands/logging.rs:"));
         assert!(panic.contains(&format!("in thread {NAME}")), "{panic}");
-        assert_eq!(first, format!("WARN logged beside {NAME}"));
+        assert_eq!(*first, format!("WARN logged beside {NAME}"));
         assert_eq!(
-            count,
+            *count,
             format!("WARN repeated 2 times: logged beside {NAME}")
         );
     }

@@ -17,8 +17,18 @@ pub(super) fn run(args: &MountsArgs) -> Result<ExitCode> {
         super::write_json(&mut text, &all)?;
         return super::print(&text);
     }
-    let mut table =
-        vec![["MODEL", "MOUNTPOINT", "PID", "UPTIME", "SERVED", "SOURCE"].map(String::from)];
+    let mut table = vec![
+        [
+            "MODEL",
+            "MOUNTPOINT",
+            "PID",
+            "UPTIME",
+            "SERVED",
+            "SANDBOX",
+            "SOURCE",
+        ]
+        .map(String::from),
+    ];
     table.extend(mounts.iter().map(|(e, d)| row(e, d)));
     super::print(super::table(&table).as_bytes())
 }
@@ -41,10 +51,11 @@ fn object(e: &Entry, daemon: &Daemon) -> Value {
         "uptime_s": get("uptime_s"),
         "bytes_served": get("bytes_served"),
         "source_changed": get("source_changed"),
+        "sandbox": get("sandbox"),
     })
 }
 
-fn row(e: &Entry, daemon: &Daemon) -> [String; 6] {
+fn row(e: &Entry, daemon: &Daemon) -> [String; 7] {
     let number = |key| reported(daemon, key).as_u64();
     let or_dash = |s: Option<String>| s.unwrap_or_else(|| "-".into());
     let source = match daemon {
@@ -64,8 +75,26 @@ fn row(e: &Entry, daemon: &Daemon) -> [String; 6] {
         or_dash(number("pid").map(|n| n.to_string())),
         or_dash(number("uptime_s").map(duration)),
         or_dash(number("bytes_served").map(bytes)),
+        or_dash(sandbox(reported(daemon, "sandbox"))),
         source.to_string(),
     ]
+}
+
+/// What the daemon has given up: `on`, `on, gpu`, `off`, or what is missing of it.
+fn sandbox(report: &Value) -> Option<String> {
+    let state = report["state"].as_str()?;
+    let missing: Vec<&str> = match report["missing"].as_object() {
+        Some(missing) => missing.keys().map(String::as_str).collect(),
+        None => Vec::new(),
+    };
+    let mut words = vec![state.to_string()];
+    if state == "partial" {
+        words = vec![format!("without {}", missing.join(" and "))];
+    }
+    if state != "off" && report["gpu"] == true {
+        words.push("gpu".into());
+    }
+    Some(printable(&words.join(", ")).into_owned())
 }
 
 /// Seconds as `3d 4h`, `4h 5m`, `5m 6s` or `6s`.

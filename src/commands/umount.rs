@@ -1,5 +1,6 @@
 //! `stfs umount`.
 
+use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -7,26 +8,52 @@ use anyhow::{Result, bail};
 
 use crate::cli::UmountArgs;
 use crate::error::Error;
-use crate::{fuse, mounts};
+use crate::mounts::{self, Daemon, Entry};
 
 pub(super) fn run(args: &UmountArgs) -> Result<ExitCode> {
-    let shown = args.mountpoint.display();
-    let Some(entry) = mounts::top(&args.mountpoint)? else {
-        bail!("{shown}: is not an stfs mount; 'stfs mounts' lists them");
-    };
-    if !entry.is_stfs() {
-        bail!(
-            "{shown}: the topmost mount there is not an stfs mount; if one lies below, unmount what covers it first ('findmnt {shown}' shows all)"
-        );
-    }
-    let lazy = args.lazy || mounts::is_stale(&entry.mountpoint);
-    match when_idle(|| fuse::unmount(&entry.mountpoint, lazy)) {
+    let entry = find(&args.mountpoint)?;
+    let shown = entry.mountpoint.display();
+    let lazy = args.lazy || mounts::ask(&entry.mountpoint) == Daemon::Died;
+    match when_idle(|| mounts::unmount(&entry.mountpoint, lazy)) {
         Ok(()) => Ok(ExitCode::SUCCESS),
         Err(e) if is_busy(&e) => bail!(
             "{shown}: is in use; 'fuser -vm {shown}' lists the processes, 'stfs umount --lazy {shown}' detaches it now"
         ),
         Err(e) => Err(e.into()),
     }
+}
+
+/// The mount at `path`; or the only one of the model at `path`, as umount(8) has it.
+fn find(path: &Path) -> Result<Entry> {
+    let shown = path.display();
+    let top = mounts::top(path)?;
+    if let Some(entry) = top.clone().filter(Entry::is_stfs) {
+        return Ok(entry);
+    }
+    match &mounts::of_model(path)?[..] {
+        [] => {}
+        [only] if mounts::top(&only.mountpoint)?.as_ref() == Some(only) => return Ok(only.clone()),
+        [only] => return Err(covered(&only.mountpoint)),
+        several => {
+            let at: Vec<_> = several.iter().map(|e| e.mountpoint.display().to_string()).collect();
+            bail!(
+                "{shown}: is mounted {} times, at {}; give the mountpoint to unmount",
+                at.len(),
+                at.join(", ")
+            )
+        }
+    }
+    match top {
+        Some(_) => Err(covered(path)),
+        None => bail!("{shown}: is not an stfs mount; 'stfs mounts' lists them"),
+    }
+}
+
+fn covered(mountpoint: &Path) -> anyhow::Error {
+    let shown = mountpoint.display();
+    anyhow::anyhow!(
+        "{shown}: the topmost mount there is not an stfs mount; if one lies below, unmount what covers it first ('findmnt {shown}' shows all)"
+    )
 }
 
 /// Waits before each further attempt. `stfs mounts`, and programs that watch file systems, use a mount

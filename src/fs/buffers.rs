@@ -1,51 +1,76 @@
 //! Buffers for reads whose bytes are not one piece of a source file.
 
 use std::cell::RefCell;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use crate::error::{Error, Result};
+use crate::memory::{Budget, Room};
 use crate::patience;
 
 /// The size of the largest read that the kernel sends by default (256 pages).
 const USUAL: usize = 1 << 20;
-/// Buffers kept for the threads of the pool: as many threads as the cores of a large machine keep busy.
-/// The pool may have hundreds; those that stall beyond this number allocate their own.
-const KEPT: usize = 32;
-
 thread_local! {
-    /// A request thread's own.
+    /// A request thread's own, once it has one.
     static OWN: RefCell<Vec<u64>> = const { RefCell::new(Vec::new()) };
 }
 
-/// The buffers that no thread of the pool is using.
-#[derive(Default)]
-pub(super) struct Buffers(Mutex<Vec<Vec<u64>>>);
+/// The buffers of a mount, and how many reads use one.
+pub(super) struct Buffers {
+    /// Those that no thread of the pool is using.
+    free: Mutex<Vec<Vec<u64>>>,
+    /// How many are kept: a half of them by request threads, each its own, and the others for the pool,
+    /// which may have hundreds of threads. What is needed beyond that is allocated for each read.
+    kept: usize,
+    owners: AtomicUsize,
+    reads: Room,
+}
 
 impl Buffers {
-    /// Calls `work` with `len` bytes of unspecified contents, aligned for 64-bit words.
+    /// None yet, within that budget.
+    pub fn of(budget: &Budget) -> Buffers {
+        Buffers {
+            free: Mutex::default(),
+            kept: budget.replies / USUAL,
+            owners: AtomicUsize::new(0),
+            reads: Room::new(budget.reads),
+        }
+    }
+
+    /// Calls `work` with `len` bytes of unspecified contents, aligned for 64-bit words. If memory is short
+    /// it waits until fewer others do the same.
     ///
     /// # Errors
-    /// ENOMEM: there is no memory for a read that is so large.
+    /// ENOMEM: there is no memory for a read that is so large. Or it would wait, and the thread must not.
     pub fn with<R>(&self, len: usize, work: impl FnOnce(&mut [u8]) -> R) -> Result<R> {
+        let _place = self.reads.enter()?;
         if len > USUAL {
             return Ok(work(bytes(&mut Vec::new(), len)?));
         }
         // Request threads are few, and each keeps its own buffer: a healthy read takes no lock.
-        if !patience::is_full() {
+        if !patience::is_full() && self.is_owner() {
             return OWN.with_borrow_mut(|own| bytes(own, len).map(work));
         }
         let kept = self.lock().pop();
         let mut buffer = kept.unwrap_or_default();
         let result = bytes(&mut buffer, len).map(work);
         let mut free = self.lock();
-        if free.len() < KEPT {
+        if free.len() < self.kept / 2 {
             free.push(buffer);
         }
         result
     }
 
+    /// Whether the thread has a buffer of its own, or may have one from now on.
+    fn is_owner(&self) -> bool {
+        let one_more = |owners| (owners < self.kept.div_ceil(2)).then_some(owners + 1);
+        let order = Ordering::Relaxed;
+        !OWN.with_borrow(Vec::is_empty)
+            || self.owners.fetch_update(order, order, one_more).is_ok()
+    }
+
     fn lock(&self) -> std::sync::MutexGuard<'_, Vec<Vec<u64>>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.free.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -62,11 +87,12 @@ fn bytes(buffer: &mut Vec<u64>, len: usize) -> Result<&mut [u8]> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::memory;
     use crate::patience::{Patience, with};
 
     #[test]
     fn buffers_are_used_again_and_few_are_kept() {
-        let buffers = Buffers::default();
+        let buffers = Buffers::of(memory::budget());
         for len in [0, 1, 4096, USUAL, 3 * USUAL + 5] {
             let got = buffers.with(len, |b| b.len()).unwrap();
             assert_eq!(got, len);
@@ -79,13 +105,13 @@ mod tests {
                 buffers.with(8, |_| nested(buffers, depth - 1)).unwrap();
             }
         }
-        nested(&buffers, KEPT + 9);
-        assert_eq!(buffers.lock().len(), KEPT);
+        nested(&buffers, buffers.kept);
+        assert_eq!(buffers.lock().len(), buffers.kept / 2);
     }
 
     #[test]
     fn no_memory_is_an_error() {
-        let none = Buffers::default().with(usize::MAX >> 1, |_| ());
+        let none = Buffers::of(memory::budget()).with(usize::MAX >> 1, |_| ());
         assert_eq!(none.unwrap_err().errno(), libc::ENOMEM);
     }
 }

@@ -7,6 +7,7 @@ use std::time::Duration;
 use super::Fs;
 use crate::error::Result;
 use crate::patience;
+use crate::sandbox;
 
 /// How long a status request waits until the source files are checked. A healthy disk answers `fstat`
 /// from memory, in microseconds; `stfs mounts` must answer even while a disk hangs.
@@ -29,6 +30,7 @@ impl Fs {
             "uptime_s": self.started.elapsed().as_secs(),
             "bytes_served": self.bytes_served(),
             "source_changed": catalog.files.iter().any(|f| f.was_changed()),
+            "sandbox": self.sandbox.get().map(sandbox::Report::json),
         });
         Ok(status.to_string().into_bytes())
     }

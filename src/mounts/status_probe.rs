@@ -4,7 +4,7 @@
 use std::ffi::CString;
 use std::fs::File;
 use std::io::{self, Read};
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::time::Instant;
@@ -19,7 +19,7 @@ use super::Daemon;
 const LONGEST: usize = 64 << 10;
 
 /// A request for a mount's status that is on its way; `None` if it could not be sent.
-pub(super) struct StatusProbe(Option<Asked>);
+pub struct StatusProbe(Option<Asked>);
 
 struct Asked {
     child: Pid,
@@ -30,12 +30,17 @@ struct Asked {
 impl StatusProbe {
     /// Asks for the root's `user.stfs.status`. Not `stat`: the kernel remembers attributes for longer
     /// than the daemon lives.
-    pub(super) fn send(mountpoint: &Path) -> StatusProbe {
+    pub fn send(mountpoint: &Path) -> StatusProbe {
         StatusProbe(ask(mountpoint).ok())
     }
 
+    /// Becomes readable when the answer is here.
+    pub fn reply(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.0.as_ref()?.reply.as_fd())
+    }
+
     /// The answer, if it comes before `deadline`.
-    pub(super) fn answer(self, deadline: Instant) -> Daemon {
+    pub fn answer(self, deadline: Instant) -> Daemon {
         let Some(Asked { child, mut reply }) = self.0 else {
             return Daemon::Silent;
         };

@@ -3,7 +3,7 @@
 use super::Subject;
 use super::grid::{BUDGET, Grid, Run, plan};
 use crate::error::Result;
-use crate::parallel;
+use crate::{memory, parallel};
 use crate::statistics::{Summary, Value, Values};
 
 /// The means of a tensor's cells and the statistics of the values that were read.
@@ -45,7 +45,9 @@ impl Picture {
     fn of<V: Values + ?Sized>(values: &V, grid: Grid, stored_bytes: u64) -> Result<Picture> {
         let runs = plan(&grid, stored_bytes, BUDGET, values.grain());
         let pieces = pieces(&runs);
-        let parts = parallel::ordered(pieces.len(), |i| sum(values, &grid, pieces[i]))?;
+        let threads = parallel::threads().min(memory::budget().render_threads);
+        let add = |i: usize| sum(values, &grid, pieces[i]);
+        let parts = parallel::ordered_on(threads, pieces.len(), add)?;
         let mut sums = vec![(0f64, 0u64); (grid.cell_rows * grid.cell_cols) as usize];
         let mut summary = Summary::new(true);
         for part in &parts {

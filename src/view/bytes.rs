@@ -2,11 +2,13 @@
 //! read.
 
 use std::ops::Range;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, LazyLock};
 
-use super::View;
+use super::{TileCache, View};
 use crate::catalog::{Extent, Piece};
 use crate::error::{Error, Result};
+use crate::memory::{self, Room};
 use crate::patience;
 
 /// The stored bytes of a tensor: an extent of a shard.
@@ -56,14 +58,20 @@ impl View for Bytes {
     }
 }
 
-/// Bytes of a known length that are all generated when they are first read.
+/// What [`Deferred`] bytes are in, by their number.
+static GENERATED: LazyLock<TileCache<Vec<u8>>> =
+    LazyLock::new(|| TileCache::of_at_most(memory::budget().pictures));
+static NUMBERS: AtomicU64 = AtomicU64::new(0);
+/// Bytes that are being generated at the same time.
+static GENERATING: LazyLock<Room> = LazyLock::new(|| Room::new(memory::budget().renders));
+
+/// Bytes of a known length that are all generated when they are first read, and kept in a bounded cache that
+/// all of them share: if they were evicted, they are generated again.
 pub struct Deferred {
     len: u64,
     #[allow(clippy::type_complexity)]
     make: Box<dyn Fn() -> Result<Vec<u8>> + Send + Sync>,
-    made: OnceLock<Vec<u8>>,
-    /// Held while the bytes are generated, so that two readers do not both do it.
-    making: Mutex<()>,
+    number: u64,
 }
 
 impl Deferred {
@@ -72,31 +80,26 @@ impl Deferred {
         Deferred {
             len,
             make: Box::new(make),
-            made: OnceLock::new(),
-            making: Mutex::new(()),
+            number: NUMBERS.fetch_add(1, Ordering::Relaxed),
         }
     }
 
-    fn bytes(&self) -> Result<&[u8]> {
-        if self.made.get().is_none() {
-            patience::take_long()?;
-            let _making = self.making.lock().unwrap_or_else(PoisonError::into_inner);
-            if self.made.get().is_none() {
-                let bytes = (self.make)()?;
-                if bytes.len() as u64 != self.len {
-                    return Err(Error::other(
-                        libc::EIO,
-                        format!(
-                            "made {} bytes where {} were announced",
-                            bytes.len(),
-                            self.len
-                        ),
-                    ));
-                }
-                let _ = self.made.set(bytes);
-            }
+    fn bytes(&self) -> Result<Arc<Vec<u8>>> {
+        if let Some(made) = GENERATED.find(self.number) {
+            return Ok(made);
         }
-        Ok(self.made.get().map_or(&[], |b| b))
+        patience::take_long()?;
+        GENERATED.get(self.number, self.len as usize, || {
+            let _place = GENERATING.enter()?;
+            let bytes = (self.make)()?;
+            match bytes.len() as u64 == self.len {
+                true => Ok(bytes),
+                false => Err(Error::other(
+                    libc::EIO,
+                    format!("made {} bytes where {} were announced", bytes.len(), self.len),
+                )),
+            }
+        })
     }
 }
 
@@ -109,5 +112,11 @@ impl View for Deferred {
         let start = offset as usize;
         buf.copy_from_slice(&self.bytes()?[start..start + buf.len()]);
         Ok(())
+    }
+}
+
+impl Drop for Deferred {
+    fn drop(&mut self) {
+        GENERATED.remove(self.number);
     }
 }

@@ -8,15 +8,20 @@
 use std::cell::RefCell;
 use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use bytemuck::Pod;
+
+use crate::memory;
 
 /// The most buffers that a thread keeps. No format takes more than six at a time; nested views take
 /// them at each level.
 const MOST_KEPT: usize = 8;
-/// The most bytes that kept buffers take together. A read works on blocks of 64 Ki values, so the
+/// The most bytes that the buffers of a thread take together. A read works on blocks of 64 Ki values, so the
 /// largest usual buffer takes 256 KiB. Larger ones go back to the allocator.
 const MOST_BYTES: usize = 4 << 20;
+/// Bytes that all threads keep together: there may be hundreds of threads.
+static ALL_KEPT: AtomicUsize = AtomicUsize::new(0);
 
 thread_local! {
     static KEPT: RefCell<Kept> = const { RefCell::new(Kept { buffers: Vec::new(), bytes: 0 }) };
@@ -43,16 +48,32 @@ impl Kept {
             return Buffer::new();
         };
         let buffer = self.buffers.swap_remove(best);
-        self.bytes -= size_of_val(&*buffer);
+        self.forget(size_of_val(&*buffer));
         buffer
     }
 
     fn put(&mut self, buffer: Buffer) {
         let bytes = size_of_val(&*buffer);
-        if self.buffers.len() < MOST_KEPT && self.bytes + bytes <= MOST_BYTES {
-            self.bytes += bytes;
-            self.buffers.push(buffer);
+        if self.buffers.len() >= MOST_KEPT || self.bytes + bytes > MOST_BYTES {
+            return;
         }
+        self.bytes += bytes;
+        if ALL_KEPT.fetch_add(bytes, Ordering::Relaxed) + bytes > memory::budget().scratch {
+            return self.forget(bytes);
+        }
+        self.buffers.push(buffer);
+    }
+
+    /// Counts bytes as no longer kept.
+    fn forget(&mut self, bytes: usize) {
+        self.bytes -= bytes;
+        ALL_KEPT.fetch_sub(bytes, Ordering::Relaxed);
+    }
+}
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        self.forget(self.bytes);
     }
 }
 

@@ -12,15 +12,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 
 use crate::error::Result;
+use crate::memory;
 
-/// The most bytes that all kept pieces take together. A sequential reader needs one or two bands of
-/// a quantized layer (1 to 5 MiB each), so this is enough for about fifty readers at a time. It
-/// must not be less: readers that together need more than the budget evict each other's pieces and
-/// read fifty times slower (measured with 32 readers of 4-bit layers of 14336 inputs and a quarter
-/// of this budget).
-const BUDGET: usize = 256 << 20;
-
-static CACHE: LazyLock<Mutex<Lru>> = LazyLock::new(Mutex::default);
+static CACHE: LazyLock<Mutex<Lru>> = LazyLock::new(|| Lru::of(memory::budget().tiles).into());
 static OWNERS: AtomicU64 = AtomicU64::new(0);
 
 /// Held by tests: shared by those that count what the cache saves, alone by those that fill it.
@@ -34,8 +28,9 @@ type Piece = Arc<dyn Any + Send + Sync>;
 /// different pieces do not wait for each other.
 type Slot = Arc<Mutex<Option<Piece>>>;
 
-#[derive(Default)]
 struct Lru {
+    /// The most bytes that all kept pieces take together.
+    budget: usize,
     slots: BTreeMap<Key, Entry>,
     /// By time of last use, oldest first.
     order: BTreeMap<u64, Key>,
@@ -50,6 +45,16 @@ struct Entry {
 }
 
 impl Lru {
+    fn of(budget: usize) -> Lru {
+        Lru {
+            budget,
+            slots: BTreeMap::new(),
+            order: BTreeMap::new(),
+            clock: 0,
+            bytes: 0,
+        }
+    }
+
     fn lock() -> MutexGuard<'static, Lru> {
         CACHE.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -70,7 +75,7 @@ impl Lru {
         let slot = entry.slot.clone();
         self.use_now(key);
         let mut evicted = Vec::new();
-        while most < BUDGET && self.bytes_of(key.0) > most {
+        while most < self.budget && self.bytes_of(key.0) > most {
             let others = self.slots.range((key.0, 0)..=(key.0, u64::MAX));
             let others = others.filter(|(other, _)| **other != key);
             let Some((&oldest, _)) = others.min_by_key(|(_, entry)| entry.used) else {
@@ -78,7 +83,7 @@ impl Lru {
             };
             evicted.extend(self.remove(oldest));
         }
-        while self.bytes > BUDGET && self.slots.len() > 1 {
+        while self.bytes > self.budget && self.slots.len() > 1 {
             let Some((_, &oldest)) = self.order.first_key_value() else {
                 break;
             };
@@ -141,7 +146,7 @@ impl<T: Send + Sync + 'static> TileCache<T> {
     /// An empty cache.
     #[allow(clippy::new_without_default)]
     pub fn new() -> Self {
-        TileCache::of_at_most(BUDGET)
+        TileCache::of_at_most(usize::MAX)
     }
 
     /// An empty cache that keeps no more than `most` bytes, or one piece if that is larger.
@@ -151,6 +156,12 @@ impl<T: Send + Sync + 'static> TileCache<T> {
             most,
             piece: PhantomData,
         }
+    }
+
+    /// Drops a piece that nobody will ask for again.
+    pub fn remove(&self, index: u64) {
+        let removed = Lru::lock().remove((self.owner, index));
+        drop(removed);
     }
 
     /// The bytes of it that are kept.
@@ -230,6 +241,8 @@ mod tests {
     use super::*;
     use crate::error::Error;
 
+    const BUDGET: usize = 256 << 20;
+
     #[test]
     fn a_piece_is_made_once_and_a_failure_is_not_kept() {
         let cache = TileCache::<u32>::new();
@@ -251,10 +264,10 @@ mod tests {
     /// As many readers as read a model's layers in parallel, with large pieces.
     #[test]
     fn there_is_room_for_32_readers_that_take_turns() {
-        let mut lru = Lru::default();
+        let mut lru = Lru::of(BUDGET);
         let turn = |lru: &mut Lru| {
             (0..32)
-                .map(|r| lru.slot((r, 0), 5 << 20, BUDGET).0)
+                .map(|r| lru.slot((r, 0), 5 << 20, usize::MAX).0)
                 .collect()
         };
         let first: Vec<Slot> = turn(&mut lru);
@@ -264,7 +277,7 @@ mod tests {
 
     #[test]
     fn the_budget_holds_and_the_least_recently_used_goes_first() {
-        let mut lru = Lru::default();
+        let mut lru = Lru::of(BUDGET);
         let piece = BUDGET / 4;
         for index in 0..4 {
             lru.slot((0, index), piece, BUDGET);
@@ -302,7 +315,7 @@ mod tests {
             let cache = TileCache::<Late>::new();
             for index in 0..2 {
                 let late = || Ok(Late(TileCache::new()));
-                drop(cache.get(index, BUDGET, late).unwrap());
+                drop(cache.get(index, memory::budget().tiles, late).unwrap());
             }
             drop(cache);
             done.send(()).unwrap();

@@ -7,15 +7,10 @@ use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::process::Command;
 
-use crate::common::mount::{BIN, Background, umount, wait_for};
+use crate::common::mount::{BIN, Background, is_mounted, umount, wait_for};
 use crate::common::sys::{errno, kill};
 use crate::common::{Mounted, Ran, stfs};
 use crate::{as_root, small_model};
-
-fn is_mounted(at: &Path) -> bool {
-    let table = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
-    table.contains(&format!(" {} ", at.display()))
-}
 
 #[test]
 fn the_background_mount_answers_when_the_command_returns() {
@@ -141,8 +136,7 @@ fn a_busy_mount_is_said_to_be_busy() {
 fn a_killed_daemons_mount_is_told_of_and_unmounted() {
     let model = small_model();
     let m = Background::new(model.path(), &[]);
-    kill(m.pid(), libc::SIGKILL);
-    assert!(m.ended());
+    m.kill_with_keeper();
     let e = errno(std::fs::read(m.root.join("tensors/b.weight/raw")));
     // ECONNABORTED if the kernel was still taking the connection down.
     assert!([libc::ENOTCONN, libc::ECONNABORTED].contains(&e), "{e}");
@@ -173,8 +167,7 @@ fn a_killed_daemons_mount_is_told_of_and_unmounted() {
 fn mounting_over_a_dead_mount_detaches_it_and_says_so() {
     let model = small_model();
     let m = Background::new(model.path(), &[]);
-    kill(m.pid(), libc::SIGKILL);
-    assert!(m.ended());
+    m.kill_with_keeper();
     let ran = stfs([Path::new("mount"), model.path(), &m.root]);
     assert_eq!(ran.code, 0, "{ran:?}");
     assert!(
@@ -205,7 +198,15 @@ fn mounts_lists_what_is_mounted() {
     let head: Vec<&str> = table.lines().next().unwrap().split_whitespace().collect();
     assert_eq!(
         head,
-        ["MODEL", "MOUNTPOINT", "PID", "UPTIME", "SERVED", "SOURCE"]
+        [
+            "MODEL",
+            "MOUNTPOINT",
+            "PID",
+            "UPTIME",
+            "SERVED",
+            "SANDBOX",
+            "SOURCE"
+        ]
     );
     let line = table
         .lines()

@@ -33,10 +33,11 @@ fn mounts_reads_lists_and_unmounts() {
         ls "$DIR/m" | wc -l
         # What came to its end badly is unmounted, too, and mounted over.
         "$BIN/stfs" mount "$MODEL" "$DIR/m" > /dev/null
-        kill -9 "$(getfattr --absolute-names --only-values -n user.stfs.status "$DIR/m" | grep -o '"pid":[0-9]*' | cut -d: -f2)"
+        pid=$(getfattr --absolute-names --only-values -n user.stfs.status "$DIR/m" | grep -o '"pid":[0-9]*' | cut -d: -f2)
+        kill -9 $(cat /proc/$pid/task/$pid/children) && kill -9 $pid
         "$BIN/stfs" mount "$MODEL" "$DIR/m" 2>&1 > /dev/null | grep -o "stale stfs mount"
         pid=$(getfattr --absolute-names --only-values -n user.stfs.status "$DIR/m" | grep -o '"pid":[0-9]*' | cut -d: -f2)
-        kill -9 "$pid"
+        kill -9 $(cat /proc/$pid/task/$pid/children) && kill -9 $pid
         "$BIN/stfs" umount "$DIR/m"
         # A signal.
         "$BIN/stfs" mount "$MODEL" "$DIR/m" > /dev/null

@@ -35,7 +35,7 @@ fn zeros(mib: u64) -> ModelDir {
 }
 
 /// A terminal of 80 columns: the program's end, and ours.
-fn terminal() -> (OwnedFd, File) {
+pub fn terminal() -> (OwnedFd, File) {
     let (mut ours, mut theirs) = (-1, -1);
     let size = libc::winsize {
         ws_row: 24,

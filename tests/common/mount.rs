@@ -300,21 +300,54 @@ impl Background {
 
     /// Waits for the daemon to end. Returns whether it did.
     pub fn ended(&self) -> bool {
-        let until = Instant::now() + AT_LAST;
-        let stat = format!("/proc/{}/stat", self.pid);
-        // A zombie has ended, too: in a container without an init, it may never be reaped.
-        let gone = || match std::fs::read_to_string(&stat) {
-            Ok(s) => s.rsplit(") ").next().is_some_and(|s| s.starts_with('Z')),
-            Err(_) => true,
-        };
-        while Instant::now() < until {
-            if gone() {
-                return true;
-            }
-            std::thread::sleep(Duration::from_millis(2));
-        }
-        false
+        soon(|| has_ended(self.pid))
     }
+
+    /// Kills the daemon and the process that would unmount after it. What remains is a stale mount.
+    #[track_caller]
+    pub fn kill_with_keeper(&self) {
+        let keeper = keeper_of(self.pid);
+        super::sys::kill(keeper, libc::SIGKILL);
+        // Otherwise the daemon could end first.
+        assert!(soon(|| has_ended(keeper)));
+        super::sys::kill(self.pid, libc::SIGKILL);
+        assert!(self.ended());
+    }
+}
+
+/// Waits until something is the case. Returns whether it is.
+pub fn soon(is: impl Fn() -> bool) -> bool {
+    let until = Instant::now() + AT_LAST;
+    while !is() {
+        if Instant::now() > until {
+            return false;
+        }
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    true
+}
+
+/// Whether a process has ended. A zombie has, too: in a container without an init it may never be reaped.
+pub fn has_ended(pid: i32) -> bool {
+    match std::fs::read_to_string(format!("/proc/{pid}/stat")) {
+        Ok(s) => s.rsplit(") ").next().is_some_and(|s| s.starts_with('Z')),
+        Err(_) => true,
+    }
+}
+
+/// The process that unmounts when this daemon ends.
+#[track_caller]
+pub fn keeper_of(daemon: i32) -> i32 {
+    let children = format!("/proc/{daemon}/task/{daemon}/children");
+    let children = std::fs::read_to_string(children).expect("the daemon lives");
+    let keeper = children.split_whitespace().next().expect("it has a child");
+    keeper.parse().expect("a process id")
+}
+
+/// Whether something is mounted at a path, an absolute one without links.
+pub fn is_mounted(at: &Path) -> bool {
+    let table = std::fs::read_to_string("/proc/self/mountinfo").expect("/proc is mounted");
+    table.contains(&format!(" {} ", at.display()))
 }
 
 impl Drop for Background {

@@ -347,6 +347,34 @@ fn without_a_driver_a_mount_is_as_good_as_ever() {
     assert_eq!(std::fs::read(mount.path(BIG)).unwrap().len(), 8_000_000);
 }
 
+/// All other tests here upload from within it, too.
+#[test]
+fn the_sandbox_leaves_the_driver_what_it_needs() {
+    let mount = Mounted::new(&[], &[]);
+    assert_eq!(upload(&mount.open(BIG)).unwrap().state, ioctl::RESIDENT);
+    let sandbox = |of: &Mounted| {
+        let mut mounts = Command::new(env!("CARGO_BIN_EXE_stfs"));
+        let listed = mounts.args(["mounts", "--json"]).output().unwrap().stdout;
+        let listed: serde_json::Value = serde_json::from_slice(&listed).unwrap();
+        let mut all = listed.as_array().unwrap().iter();
+        let ours =
+            all.find(|m| m["mountpoint"] == of.path("").to_str().unwrap().trim_end_matches('/'));
+        ours.unwrap()["sandbox"].clone()
+    };
+    let report = sandbox(&mount);
+    assert_eq!(
+        (&report["state"], &report["gpu"]),
+        (&"on".into(), &true.into()),
+        "{report}"
+    );
+    let report = sandbox(&Mounted::new(&["--gpu", "off"], &[]));
+    assert_eq!(
+        (&report["state"], &report["gpu"]),
+        (&"on".into(), &false.into()),
+        "{report}"
+    );
+}
+
 #[test]
 fn ended_by_a_signal_while_files_are_open() {
     let mut mount = Mounted::new(&[], &[]);

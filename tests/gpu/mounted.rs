@@ -65,6 +65,8 @@ impl Mounted {
             .arg(scratch.path().join("mnt"))
             .env("LD_LIBRARY_PATH", double())
             .env("STFS_CUDA_DOUBLE_LEDGER", scratch.path().join("ledger"))
+            // The daemon's sandbox lets the driver write in its cache.
+            .env("CUDA_CACHE_PATH", scratch.path())
             .envs(environment.iter().copied())
             .stdout(Stdio::piped())
             .stderr(File::create(scratch.path().join("log")).unwrap())

@@ -52,7 +52,7 @@ impl Container for Gguf {
     }
 
     fn claim_file(&self, store: &Arc<dyn Store>, name: &str) -> Result<Verdict> {
-        // A file of that name that is something else is refused by the claim, which says what it is.
+        // A file of that name that is something else is refused by the claim, which names what it is.
         if name.ends_with(END) {
             return Ok(claim(store, name));
         }

@@ -17,6 +17,7 @@ mod dtype;
 mod file;
 mod listing;
 mod pickle;
+mod problems;
 mod selection;
 mod shard;
 mod tensor;

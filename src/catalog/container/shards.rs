@@ -53,8 +53,6 @@ pub(in crate::catalog::container) struct Shard {
     pub left_out: Vec<(Arc<str>, Reason)>,
     /// Remarks about what it holds, for the log and `ls --why`.
     pub notes: Vec<String>,
-    /// Problems that do not keep it from being served, for `verify`.
-    pub flaws: Vec<HeaderProblem>,
     /// Tensors in the header that cannot be served: those past the end of a file that is cut short,
     /// or all of them if the header is damaged.
     pub lost: Vec<Arc<str>>,

@@ -3,13 +3,15 @@
 
 use std::panic::PanicHookInfo;
 
-/// Logs every panic from now on; `print` also has it printed to standard error as usual.
+/// Logs every panic from now on; `print` also has it printed to standard error. Both go through the
+/// queue: a thread that panics must not wait for a terminal that is stopped.
 pub(super) fn log_from_now_on(print: bool) {
-    let default = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |info| {
-        log::error!("{}", describe(info));
+        let panic = describe(info);
+        log::error!("{panic}");
         if print {
-            default(info);
+            let shown = crate::text::printable(&panic);
+            crate::commands::complain(&format!("stfs: {shown}"));
         }
     }));
 }

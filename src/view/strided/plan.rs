@@ -6,7 +6,7 @@ use std::sync::LazyLock;
 
 use super::form::Form;
 use super::gather::{GAP, strip};
-use crate::parallel;
+use crate::{memory, parallel};
 
 /// What a `pread` costs, in bytes that could be copied in the same time.
 const PREAD: u64 = 3 << 10;
@@ -16,8 +16,8 @@ const TURN: u64 = 6;
 const SMALL_GAP: u64 = 64;
 /// What a reader in order asks for at a time, at least.
 const REQUEST: u64 = 128 << 10;
-/// The most bytes that one view keeps.
-const MOST_KEPT: u64 = 64 << 20;
+/// The most bytes that one view keeps: a quarter of what all views keep.
+static MOST_KEPT: LazyLock<u64> = LazyLock::new(|| memory::budget().tiles as u64 / 4);
 /// The smallest and the largest tile.
 const TILES: [u64; 2] = [1 << 20, 16 << 20];
 
@@ -25,7 +25,7 @@ const TILES: [u64; 2] = [1 << 20, 16 << 20];
 /// order, must find room for a tile each.
 static KEPT: LazyLock<u64> = LazyLock::new(|| parallel::threads() as u64 + 2);
 /// The largest tile here.
-static LARGEST: LazyLock<u64> = LazyLock::new(|| (MOST_KEPT / *KEPT).clamp(TILES[0], TILES[1]));
+static LARGEST: LazyLock<u64> = LazyLock::new(|| (*MOST_KEPT / *KEPT).clamp(TILES[0], TILES[1]));
 
 /// How a tensor is read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -64,7 +64,7 @@ impl Plan {
     /// The most bytes of tiles that a view keeps: no more than it needs, so that memory is used again.
     pub fn kept(&self) -> usize {
         let tiles = self.tile.map_or(0, |tile| tile.bytes.saturating_mul(*KEPT));
-        tiles.min(MOST_KEPT) as usize
+        tiles.min(*MOST_KEPT) as usize
     }
 }
 

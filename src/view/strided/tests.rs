@@ -1,5 +1,5 @@
-//! Gathered elements are those of a naive gather, whatever the layout and whoever reads; and what reading
-//! them costs.
+//! Gathering: the elements are those of a naive gather, for any layout and any reader, and the reads that it
+//! takes are counted.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};

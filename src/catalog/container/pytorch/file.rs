@@ -3,22 +3,20 @@
 
 use std::collections::HashMap;
 use std::ops::Range;
-use std::sync::Arc;
 
 use self::detect::{Head, Other};
-use self::problems::Problems;
 use super::PyTorch;
 use super::pickle::{self, Pickle, Place, Storage};
+use super::problems::Problems;
 use crate::catalog::container::cursor::Cursor;
 use crate::catalog::container::impostor;
 use crate::catalog::container::shards::Broken;
-use crate::catalog::{Findings, HeaderProblem, Object, OpenOptions};
+use crate::catalog::{Findings, Object, OpenOptions};
 use crate::error::Error;
 
 pub(super) mod detect;
 mod legacy;
 mod pieces;
-mod problems;
 mod zip;
 
 #[cfg(test)]
@@ -30,8 +28,6 @@ pub(super) struct Checkpoint {
     pub pickle: Pickle,
     /// Where the bytes are.
     pub storages: Storages,
-    /// Problems for `verify`, some of which keep the model from being served.
-    pub flaws: Vec<HeaderProblem>,
 }
 
 /// The storages of a file.
@@ -48,16 +44,12 @@ pub(super) struct Storages {
 }
 
 impl Checkpoint {
-    /// Opens a checkpoint and runs its pickle. While verifying, a checkpoint with problems is returned
-    /// with them, if its pickle can be run.
+    /// Opens a checkpoint and runs its pickle. While verifying, a checkpoint with problems is returned,
+    /// too, if its pickle can be run.
     ///
     /// # Errors
     /// It is something else, is damaged, or is hostile.
-    pub fn open(file: &Arc<dyn Object>, findings: &Findings) -> Result<Checkpoint, Broken> {
-        Checkpoint::read(&**file, findings)
-    }
-
-    fn read(file: &dyn Object, findings: &Findings) -> Result<Checkpoint, Broken> {
+    pub fn open(file: &dyn Object, findings: &Findings) -> Result<(Checkpoint, Problems), Broken> {
         let mut problems = Problems::new(findings);
         let read = match Head::of_file(file)? {
             Some(Head::Zip) => zip::read(file, &mut problems)?,
@@ -73,18 +65,17 @@ impl Checkpoint {
                 None
             }
             Some(Head::Tar) => return Err(Other::Tar.refusal(file.location()).into()),
+            Some(Head::Gzip) => return Err(Other::Gzip.refusal(file.location()).into()),
             None => {
                 impostor::check(file, Some(&PyTorch))?;
                 return Err(detect::unknown(file.location()).into());
             }
         };
         match read {
-            Some((pickle, storages)) if !problems.enough() => Ok(Checkpoint {
-                pickle,
-                storages,
-                flaws: problems.into_flaws(),
-            }),
-            _ => Err(problems.into_broken(file)),
+            Some((pickle, storages)) if !problems.enough() => {
+                Ok((Checkpoint { pickle, storages }, problems))
+            }
+            _ => Err(problems.into_broken(file, Box::default())),
         }
     }
 }
@@ -98,7 +89,7 @@ pub(super) fn check_lookalike(file: &dyn Object) -> Result<(), Error> {
         return Ok(());
     }
     let findings = Findings::first(OpenOptions::default());
-    match Checkpoint::read(file, &findings) {
+    match Checkpoint::open(file, &findings) {
         Ok(_) => Ok(()),
         Err(broken) => Err(broken.error),
     }

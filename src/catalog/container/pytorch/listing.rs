@@ -120,7 +120,7 @@ struct Found<'a> {
     sets: Vec<FoundSet>,
     /// All others.
     single: Vec<&'a str>,
-    /// What is wrong with the first that is none, if its name says that it should be one.
+    /// What is wrong with the first file that is not a checkpoint, although it has the name of one.
     almost: Option<Error>,
 }
 
@@ -158,7 +158,7 @@ impl<'a> Found<'a> {
         }
         for ((_, end), mut names) in sets {
             names.sort_by(|a, b| natural(a, b));
-            // One file tells for all; what else it may be is an error when it is read.
+            // One file stands for all of them: if it is something else, reading it reports that.
             if names
                 .first()
                 .is_some_and(|n| !matches!(is_checkpoint(n, listing), Ok(false)))

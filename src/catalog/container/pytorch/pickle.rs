@@ -57,21 +57,21 @@ pub(super) enum Value<'p> {
     Float(f64),
     Text(&'p str),
     Bytes(&'p [u8]),
-    /// Text or bytes over the limit, skipped: their length.
-    Skipped(u64),
+    /// Text or bytes over the limit, skipped.
+    Skipped,
     Tuple(&'p [Ref]),
     List(&'p [Ref]),
     Set(&'p [Ref]),
     /// A dict, an OrderedDict: pairs in the order of the pickle. A key may come twice; the last counts.
     Mapping(Pairs<'p>),
     /// `module.name`, as a class or a function is stored.
-    Name(&'p str),
+    Name,
     /// What a call of an unknown name would have made.
     Object(Object<'p>),
     Storage(Storage<'p>),
     Tensor(Rebuilt<'p>),
-    /// Data of a kind that nothing here uses, in words: `a complex number`.
-    Other(&'static str),
+    /// Data of a kind that nothing here uses.
+    Other,
 }
 
 /// The pairs of a mapping.
@@ -276,20 +276,24 @@ impl Pickle {
             Node::Float(v) => Value::Float(v),
             Node::Text(span) => Value::Text(arena.text(span)),
             Node::Bytes(span) => Value::Bytes(arena.bytes(span)),
-            Node::Skipped(length, _) => Value::Skipped(length.into()),
+            Node::Skipped(..) => Value::Skipped,
             Node::Tuple(run) => Value::Tuple(arena.run(run)),
             Node::List(run) => Value::List(arena.run(run)),
             Node::Set(run) => Value::Set(arena.run(run)),
             Node::Mapping(run) => Value::Mapping(Pairs(arena.run(run))),
-            Node::Name(place, span) => Value::Name(arena.name(place, span)),
+            Node::Name(..) => Value::Name,
             Node::Object(at) => Value::Object(arena.object(at)),
             Node::Storage(at) => Value::Storage(storage::get(arena, at)),
             Node::Tensor(at) => Value::Tensor(Rebuilt::Strided(rebuild::get(arena, at))),
             Node::LeftOut(why) => Value::Tensor(Rebuilt::LeftOut(arena.text(why))),
             Node::Malformed(why) => Value::Tensor(Rebuilt::Malformed(arena.text(why))),
-            Node::Complex => Value::Other("a complex number"),
-            Node::Encoded => Value::Other("bytes"),
+            Node::Complex | Node::Encoded => Value::Other,
         }
+    }
+
+    /// A value, for a message: a number itself, the beginning of a text, otherwise what it is.
+    pub fn describe(&self, value: Ref) -> String {
+        self.arena.describe(value)
     }
 
     /// How many values there are.

@@ -2,7 +2,6 @@
 
 use std::borrow::Cow;
 
-use super::describe::kind;
 use super::pickle::{Ref, Value};
 use crate::text::{bytes, plural};
 
@@ -260,6 +259,6 @@ fn describe(search: &Search<'_, '_>, value: Ref) -> String {
     match pickle.get(value) {
         Value::Tensor(_) => "a tensor".into(),
         _ if held.tensors > 0 => held.text(),
-        _ => kind(pickle, value).into_owned(),
+        _ => pickle.describe(value),
     }
 }

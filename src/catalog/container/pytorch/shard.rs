@@ -5,21 +5,19 @@ use std::sync::Arc;
 
 use super::file::Checkpoint;
 use super::pickle::{Rebuilt, Ref};
+use super::problems::{self, Full, Problems};
 use super::selection::{self, Contents, Found, Holdings, Model, Walk};
 use super::tensor::{Made, Tensors};
 use crate::catalog::container::shards::{Broken, Shard};
 use crate::catalog::{Findings, Object};
-use crate::error::Error;
 use crate::text::elide;
 
-mod problems;
 mod remarks;
 mod storages;
 mod summary;
 #[cfg(test)]
 mod tests;
 
-use problems::{MAX_PROBLEMS, Problems};
 use remarks::Remarks;
 
 /// The name of a tensor that has no key: the file holds nothing else.
@@ -42,25 +40,29 @@ pub(super) fn read(
     part: Option<&str>,
     findings: &Findings,
 ) -> Result<Shard, Broken> {
-    let checkpoint = Checkpoint::open(file, findings)?;
-    of_checkpoint(&checkpoint, file, index, part, findings)
+    let (checkpoint, problems) = Checkpoint::open(&**file, findings)?;
+    of_checkpoint(&checkpoint, problems, file, index, part)
 }
 
+/// Reads an open checkpoint, as [`read`].
+///
+/// # Errors
+/// As [`read`].
 pub(super) fn of_checkpoint(
     checkpoint: &Checkpoint,
+    mut problems: Problems,
     file: &Arc<dyn Object>,
     index: u32,
     part: Option<&str>,
-    findings: &Findings,
 ) -> Result<Shard, Broken> {
-    let contents = Contents::new(&checkpoint.pickle);
-    let mut problems = Problems::new(findings.verifying());
+    let Checkpoint { pickle, storages } = checkpoint;
+    let contents = Contents::new(pickle);
     let mut shard = Shard::default();
-    if let Some(root) = checkpoint.pickle.root() {
+    if let Some(root) = pickle.root() {
         let reading = Reading {
             tensors: Tensors {
-                pickle: &checkpoint.pickle,
-                storages: &checkpoint.storages,
+                pickle,
+                storages,
                 file,
                 index,
             },
@@ -70,29 +72,18 @@ pub(super) fn of_checkpoint(
         };
         // A report that ends the reading is among the problems.
         let _: Result<(), Full> = reading.read(&mut shard, &mut problems);
-        if findings.verifying() {
-            storages::report_unused(checkpoint, &mut shard.flaws);
+        if problems.all() {
+            storages::report_unused(pickle, storages, &mut problems);
         }
     } else {
-        let _: Result<(), Full> = problems.file("its pickle holds nothing");
+        problems.add(|| "its pickle holds nothing".into());
     }
-    let flaws = checkpoint.flaws.iter().cloned();
-    let Some(first) = problems.list.first() else {
-        shard.flaws.splice(0..0, flaws);
+    if problems.is_empty() {
         return Ok(shard);
-    };
-    let error = Error::invalid(file.location(), first.to_string());
+    }
     let names = shard.tensors.into_iter().map(|row| row.name);
-    Err(Broken {
-        error,
-        problems: flaws.chain(problems.list).chain(shard.flaws).collect(),
-        names: names.chain(shard.lost).collect(),
-        hostile: false,
-    })
+    Err(problems.into_broken(&**file, names.chain(shard.lost).collect()))
 }
-
-/// No more problems are wanted.
-struct Full;
 
 /// The reading of one checkpoint.
 struct Reading<'r> {
@@ -109,13 +100,13 @@ impl<'r> Reading<'r> {
         let model = selection::find(self.contents, &holdings, self.root, self.part, name);
         let model = match model {
             Ok(model) => model,
-            Err(why) => return problems.file(&why),
+            Err(why) => return problems.end(why),
         };
         // Tensors in exponentially many paths are the walk's to refuse.
         let held = holdings.of(model.value).tensors;
         if model.without.is_empty() && held <= self.tensors.pickle.len() as u64 {
             let held = usize::try_from(held).unwrap_or(usize::MAX);
-            check_limits(held, 0).or_else(|why| problems.file(&why))?;
+            check_limits(held, 0).or_else(|why| problems.end(why))?;
         }
         drop(holdings);
         let mut remarks = Remarks::new(&model, name);
@@ -126,7 +117,7 @@ impl<'r> Reading<'r> {
             shard.left_out.first(),
         ) {
             let n = shard.left_out.len();
-            return problems.file(&format!(
+            return problems.end(format!(
                 "has no tensor that can be served: {n} left out, first '{}': {why}",
                 elide(name, MAX_NAME)
             ));
@@ -156,7 +147,7 @@ impl<'r> Reading<'r> {
             let Found { tensor, value } = match walk.next() {
                 Ok(Some(found)) => found,
                 Ok(None) => break,
-                Err(why) => return problems.file(&why),
+                Err(why) => return problems.end(why),
             };
             rest.skip(value);
             let name: Arc<str> = match walk.is_bare() {
@@ -165,17 +156,17 @@ impl<'r> Reading<'r> {
             };
             if !names.insert(name.clone()) {
                 same.push((name, walk.path()));
-                if !problems.verifying || same.len() == MAX_PROBLEMS {
+                if !problems.all() || same.len() == problems::MOST {
                     break;
                 }
                 continue;
             }
             text += self.row(&name, tensor, shard, problems, remarks)?;
-            check_limits(names.len(), text).or_else(|why| problems.file(&why))?;
+            check_limits(names.len(), text).or_else(|why| problems.end(why))?;
         }
         remarks.skipped(&mut walk);
         self.report_same(model, &same, problems)?;
-        if problems.verifying {
+        if problems.all() {
             self.check_rest(rest, problems)?;
         }
         Ok(())

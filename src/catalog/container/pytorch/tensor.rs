@@ -213,7 +213,7 @@ fn elements<'p>(
     strided: &Strided<'_>,
 ) -> Result<(Storage<'p>, &'static TorchDtype), Reason> {
     let Value::Storage(storage) = pickle.get(strided.storage) else {
-        let kind = super::describe::kind(pickle, strided.storage);
+        let kind = pickle.describe(strided.storage);
         return Err(reason!("its storage is {kind}, not a storage"));
     };
     let dtype = strided.dtype.or(storage.dtype);

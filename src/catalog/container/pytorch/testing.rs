@@ -6,9 +6,10 @@ use std::sync::Arc;
 
 use super::file::{Checkpoint, Storages};
 use super::pickle::{self, Place};
+use super::problems::Problems;
 use super::shard;
 use crate::catalog::container::cursor::Cursor;
-use crate::catalog::container::shards::Shard;
+use crate::catalog::container::shards::{Broken, Shard};
 use crate::catalog::{Findings, HeaderProblem, MemoryStore, Object, OpenOptions, Store};
 use writer::{Pickler, Py, Strided, call};
 
@@ -65,24 +66,28 @@ pub(super) fn made_of(pickle: &[u8], storages: &[Strided]) -> Made {
     let checkpoint = Checkpoint {
         pickle,
         storages: ranges,
-        flaws: Vec::new(),
     };
     Made { file, checkpoint }
 }
 
 impl Made {
+    fn read(&self, part: Option<&str>, findings: &Findings) -> Result<Shard, Broken> {
+        let problems = Problems::new(findings);
+        shard::of_checkpoint(&self.checkpoint, problems, &self.file, 0, part)
+    }
+
     /// What opening it serves.
     pub fn open(&self, part: Option<&str>) -> Result<Shard, String> {
         let findings = Findings::first(OpenOptions::default());
-        let read = shard::of_checkpoint(&self.checkpoint, &self.file, 0, part, &findings);
+        let read = self.read(part, &findings);
         read.map_err(|broken| broken.error.without_location())
     }
 
     /// What verifying it finds.
     pub fn verify(&self) -> Vec<HeaderProblem> {
         let all = Findings::all();
-        match shard::of_checkpoint(&self.checkpoint, &self.file, 0, None, &all) {
-            Ok(shard) => shard.flaws,
+        match self.read(None, &all) {
+            Ok(_) => Vec::new(),
             Err(broken) => broken.problems,
         }
     }

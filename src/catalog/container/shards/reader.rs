@@ -53,9 +53,6 @@ impl Reader<'_> {
                 merge_summary(&mut catalog.summary, std::mem::take(&mut shard.summary));
                 catalog.left_out.extend(shard.left_out.drain(..));
                 catalog.notes.append(&mut shard.notes);
-                for flaw in shard.flaws.drain(..) {
-                    findings.flaw(flaw.of(name));
-                }
                 Ok(Some(shard))
             }
             Err(broken) if self.leave_out && !broken.hostile => {

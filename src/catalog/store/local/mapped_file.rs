@@ -49,11 +49,25 @@ impl LocalFile {
         }))
     }
 
-    fn truncated(&self, needs: u64) -> Error {
-        Error::Truncated {
-            at: self.location.clone(),
-            needs,
-            has: self.file.metadata().map_or(0, |m| m.len()),
+    /// A read that got `got` of `wanted` bytes: of a file that is now shorter, or of one that does not
+    /// give what its size promises.
+    fn ended_early(&self, offset: u64, wanted: u64, got: u64) -> Error {
+        let at = self.location.clone();
+        let size = self.file.metadata().map_or(0, |m| m.len());
+        let needs = offset.saturating_add(wanted);
+        match size < needs {
+            true => Error::Truncated {
+                at,
+                needs,
+                has: size,
+            },
+            false => Error::ShortRead {
+                at,
+                offset,
+                wanted,
+                got,
+                size,
+            },
         }
     }
 
@@ -161,10 +175,10 @@ impl Object for LocalFile {
     fn read_at(&self, offset: u64, mut buf: &mut [u8]) -> Result<()> {
         patience::touch_source()?;
         let mut at = offset;
-        let end = offset + buf.len() as u64;
+        let wanted = buf.len() as u64;
         while !buf.is_empty() {
             match self.file.read_at(buf, at) {
-                Ok(0) => return Err(self.truncated(end)),
+                Ok(0) => return Err(self.ended_early(offset, wanted, at - offset)),
                 Ok(n) => {
                     buf = &mut buf[n..];
                     at += n as u64;
@@ -229,7 +243,11 @@ impl MappedSlice<'_> {
         let now = self.file.stat_now()?;
         self.file.check_changed(&now);
         match now.len < self.end {
-            true => Err(self.file.truncated(self.end)),
+            true => Err(Error::Truncated {
+                at: self.file.location.clone(),
+                needs: self.end,
+                has: now.len,
+            }),
             false => Ok(()),
         }
     }
@@ -279,6 +297,32 @@ mod tests {
         // what is said about one page.
         assert_eq!(unsafe { libc::mincore(at, 1, &mut page) }, 0);
         page & 1 == 1
+    }
+
+    /// Files in sysfs have the size of a page and hold a line.
+    #[test]
+    fn a_source_that_answers_short_is_not_called_truncated() {
+        let all = [
+            "/sys/kernel/fscaps",
+            "/sys/kernel/profiling",
+            "/sys/kernel/uevent_seqnum",
+        ];
+        let found = all.iter().map(Path::new).find(|path| path.exists());
+        let Some(path) = found else { return };
+        let line = std::fs::read(path).unwrap().len();
+        let file = LocalFile::open(path).unwrap();
+        let error = file.read_at(0, &mut [0; 100]).unwrap_err();
+        assert_eq!(error.errno(), libc::EIO);
+        let (name, size) = (path.display(), file.len());
+        let want =
+            format!("{name}: gave {line} of 100 bytes at offset 0, although its size is {size}");
+        assert!(error.to_string().starts_with(&want), "{error}");
+        // Beyond the size it is truncated, whatever it holds.
+        let error = file.read_at(size, &mut [0; 1]).unwrap_err().to_string();
+        assert!(
+            error.contains(&format!("needs {} bytes, has {size}", size + 1)),
+            "{error}"
+        );
     }
 
     #[test]

@@ -11,6 +11,9 @@ const HEAD: usize = 512;
 /// Where a tar archive has its name, and the name.
 const TAR: (usize, &[u8]) = (257, b"ustar");
 
+/// How gzip's files begin: its magic number, and the only method.
+const GZIP: &[u8] = b"\x1f\x8b\x08";
+
 /// The pickle of the number 0x1950a86a20f9469cfc6c, with which files of torch < 1.6 begin: protocols 2
 /// and later (after PROTO, and perhaps FRAME), and before.
 const MAGIC: &[u8] = b"\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19\x2e";
@@ -30,6 +33,8 @@ pub(in super::super) enum Head {
     Pickle,
     /// A tar archive, as the very first releases wrote them.
     Tar,
+    /// Anything that gzip compressed.
+    Gzip,
 }
 
 impl Head {
@@ -60,6 +65,9 @@ impl Head {
                 }
                 _ => None,
             };
+        }
+        if head.starts_with(GZIP) {
+            return Some(Head::Gzip);
         }
         if begins_with_global(head) {
             return Some(Head::Pickle);
@@ -118,6 +126,7 @@ pub(super) enum Other {
     Zip,
     Pickle,
     Tar,
+    Gzip,
 }
 
 impl Other {
@@ -142,6 +151,7 @@ impl Other {
             Other::Pickle => {
                 "is a pickle, but not of torch.save (pickle.dump and joblib write such files); if you trust it, load it in Python and write its tensors with torch.save"
             }
+            Other::Gzip => "is compressed with gzip; decompress it with gunzip",
             Other::Tar => {
                 "is a tar archive, as only the first releases of PyTorch wrote checkpoints; if it is one and you trust it, convert it in Python: torch.save(torch.load(F, weights_only=False), G)"
             }
@@ -164,6 +174,7 @@ pub(super) fn other(file: &dyn Object) -> Result<Option<Other>> {
     Ok(match Head::of_file(file)? {
         Some(Head::Pickle) => Some(Other::Pickle),
         Some(Head::Tar) => Some(Other::Tar),
+        Some(Head::Gzip) => Some(Other::Gzip),
         Some(Head::Zip) => zip::other(file)?,
         Some(Head::Legacy) | None => None,
     })

@@ -4,11 +4,12 @@
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 
-use super::problems::{Problems, shown};
 use super::{Storages, pieces};
 use crate::catalog::Object;
 use crate::catalog::container::cursor::Cursor;
-use crate::catalog::container::pytorch::pickle::{self, Budget, Pickle, Place, Value};
+use crate::catalog::container::pytorch::describe::shown_name;
+use crate::catalog::container::pytorch::pickle::{self, Budget, Pickle, Place, Ref, Value};
+use crate::catalog::container::pytorch::problems::Problems;
 use crate::error::Result;
 
 /// The only version of the format.
@@ -118,94 +119,80 @@ impl<'p> Layout<'p> {
         start: u64,
         problems: &mut Problems,
     ) -> Option<Layout<'p>> {
-        let mut referred: HashMap<&[u8], Referred> = HashMap::new();
-        let mut bad = HashSet::new();
-        for storage in object.storages() {
-            let bytes = super::bytes_of(&storage).unwrap_or(u64::MAX);
-            // The first reference decides what an element is.
-            let first = referred.entry(storage.key).or_insert(Referred {
-                elements: storage.elements,
-                bytes,
-                place: 0,
+        let (mut referred, bad) = references(object, problems);
+        let Some(Value::List(items)) = keys.root().map(|root| keys.get(root)) else {
+            problems.add(|| {
+                "its fifth pickle should be the list of storages, but is something else; the file is damaged, download it again".into()
             });
-            if first.bytes != bytes && bad.insert(storage.key) {
-                problems.add(|| {
-                    format!(
-                        "storage {}: one reference in the pickle needs {} bytes, another {}; the file is damaged, download it again",
-                        shown(storage.key),
-                        first.bytes,
-                        super::needs(&storage)
-                    )
-                });
-            }
-        }
-        let items = match keys.root().map(|root| keys.get(root)) {
-            Some(Value::List(items)) => items,
-            _ => {
-                problems.add(|| {
-                    "its fifth pickle should be the list of storages, but is something else; the file is damaged, download it again".into()
-                });
-                return None;
-            }
+            return None;
         };
         let mut layout = Layout {
             storages: Vec::with_capacity(items.len().min(referred.len())),
             end: start,
         };
-        let (total, count) = (referred.len(), items.len());
         let mut known = true;
         for (item, place) in items.iter().zip(1..) {
             if problems.enough() {
                 return None;
             }
-            let key = match keys.get(*item) {
-                Value::Text(text) => text.as_bytes(),
-                Value::Bytes(bytes) => bytes,
-                _ => b"",
-            };
-            let problem = match referred.get_mut(key) {
-                Some(storage) if storage.place == 0 => {
-                    storage.place = place;
-                    let data = layout.end.saturating_add(COUNT);
-                    layout.end = data.saturating_add(storage.bytes);
-                    layout.storages.push(Expected {
-                        key,
-                        elements: storage.elements,
-                        bytes: data..layout.end,
-                    });
-                    continue;
-                }
-                Some(first) => format!("number {} and number {place}", first.place),
-                None => format!(
-                    "number {place}, but is not one of the {total} that the pickle refers to"
-                ),
-            };
-            known = false;
-            problems.add(|| {
-                format!(
-                    "storage {} is in the list of {count} storages as {problem}; the file is damaged, download it again",
-                    shown(key)
-                )
-            });
+            if let Err(entry) = layout.add(keys, *item, place, &mut referred) {
+                known = false;
+                let count = items.len();
+                problems.add(|| {
+                    format!("{entry} of the list of {count} storages; the file is damaged, download it again")
+                });
+            }
         }
-        let unlisted = referred.iter().filter(|(_, storage)| storage.place == 0);
-        let mut unlisted: Vec<&[u8]> = unlisted.map(|(key, _)| *key).collect();
-        unlisted.sort_unstable();
-        for key in unlisted {
-            problems.add(|| {
-                format!(
-                    "storage {} is missing: the pickle refers to it, but the list of {} storages does not have it; the file is damaged, download it again",
-                    shown(key),
-                    count
-                )
-            });
+        report_unlisted(&referred, items.len(), problems);
+        // After an entry that is wrong it is not known where storages are.
+        known.then(|| {
+            layout.storages.retain(|storage| !bad.contains(storage.key));
+            layout
+        })
+    }
+
+    /// Adds the next storage of the list, its number `place`.
+    ///
+    /// # Errors
+    /// What this entry is instead of the key of a storage that is expected here.
+    fn add(
+        &mut self,
+        keys: &'p Pickle,
+        item: Ref,
+        place: usize,
+        referred: &mut HashMap<&[u8], Referred>,
+    ) -> std::result::Result<(), String> {
+        let key = match keys.get(item) {
+            Value::Text(text) => text.as_bytes(),
+            Value::Bytes(bytes) => bytes,
+            _ => {
+                let item = keys.describe(item);
+                return Err(format!("{item}, which is not a key, is number {place}"));
+            }
+        };
+        let total = referred.len();
+        match referred.get_mut(key) {
+            Some(storage) if storage.place == 0 => {
+                storage.place = place;
+                let data = self.end.saturating_add(COUNT);
+                self.end = data.saturating_add(storage.bytes);
+                self.storages.push(Expected {
+                    key,
+                    elements: storage.elements,
+                    bytes: data..self.end,
+                });
+                Ok(())
+            }
+            Some(first) => Err(format!(
+                "storage {} is number {} and number {place}",
+                shown_name(key),
+                first.place
+            )),
+            None => Err(format!(
+                "storage {}, which is not one of the {total} that the pickle refers to, is number {place}",
+                shown_name(key)
+            )),
         }
-        if !known {
-            // It is not known where the storages after such an entry are.
-            return None;
-        }
-        layout.storages.retain(|storage| !bad.contains(storage.key));
-        Some(layout)
     }
 
     /// Compares the counts in the file, and adds the storages that are whole to `storages`.
@@ -227,13 +214,14 @@ impl<'p> Layout<'p> {
             let Some(storage) = readable.get(number) else {
                 return Ok(false);
             };
-            let count = u64::from_le_bytes(bytes.first_chunk().copied().unwrap_or_default());
-            if count != storage.elements {
+            // Signed, as PyTorch writes it.
+            let count = i64::from_le_bytes(bytes.first_chunk().copied().unwrap_or_default());
+            if u64::try_from(count) != Ok(storage.elements) {
                 wrong.insert(storage.key);
                 problems.add(|| {
                     format!(
                         "storage {}: has {count} elements by the count at byte {}, but {} by its reference in the pickle; the file is damaged, download it again",
-                        shown(storage.key),
+                        shown_name(storage.key),
                         storage.bytes.start - COUNT,
                         storage.elements
                     )
@@ -261,5 +249,49 @@ impl<'p> Layout<'p> {
             }
         }
         Ok(())
+    }
+}
+
+/// The storages that the object refers to, and the keys of those whose references differ.
+fn references<'p>(
+    object: &'p Pickle,
+    problems: &mut Problems,
+) -> (HashMap<&'p [u8], Referred>, HashSet<&'p [u8]>) {
+    let mut referred: HashMap<&[u8], Referred> = HashMap::new();
+    let mut bad = HashSet::new();
+    for storage in object.storages() {
+        let bytes = super::bytes_of(&storage).unwrap_or(u64::MAX);
+        // The first reference decides what an element is.
+        let first = referred.entry(storage.key).or_insert(Referred {
+            elements: storage.elements,
+            bytes,
+            place: 0,
+        });
+        if first.bytes != bytes && bad.insert(storage.key) {
+            problems.add(|| {
+                format!(
+                    "storage {}: one reference in the pickle needs {} bytes, another {}; the file is damaged, download it again",
+                    shown_name(storage.key),
+                    first.bytes,
+                    super::needs(&storage)
+                )
+            });
+        }
+    }
+    (referred, bad)
+}
+
+/// Reports storages that the list of `count` does not have.
+fn report_unlisted(referred: &HashMap<&[u8], Referred>, count: usize, problems: &mut Problems) {
+    let unlisted = referred.iter().filter(|(_, storage)| storage.place == 0);
+    let mut unlisted: Vec<&[u8]> = unlisted.map(|(key, _)| *key).collect();
+    unlisted.sort_unstable();
+    for key in unlisted {
+        problems.add(|| {
+            format!(
+                "storage {} is missing: the pickle refers to it, but the list of {count} storages does not have it; the file is damaged, download it again",
+                shown_name(key)
+            )
+        });
     }
 }

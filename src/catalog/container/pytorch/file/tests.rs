@@ -28,7 +28,9 @@ fn object(bytes: &[u8]) -> Arc<dyn Object> {
 
 fn open(bytes: &[u8]) -> Result<Checkpoint, String> {
     let findings = Findings::first(OpenOptions::default());
-    Checkpoint::open(&object(bytes), &findings).map_err(|broken| broken.error.to_string())
+    let opened = Checkpoint::open(&*object(bytes), &findings);
+    let checkpoint = opened.map(|(checkpoint, _)| checkpoint);
+    checkpoint.map_err(|broken| broken.error.to_string())
 }
 
 /// Why a file cannot be opened: one line, which names the file.
@@ -41,12 +43,14 @@ fn refusal(bytes: &[u8]) -> String {
 
 /// Everything that is wrong with a file.
 fn problems(bytes: &[u8]) -> Vec<String> {
-    let flaws = match Checkpoint::open(&object(bytes), &Findings::all()) {
-        Ok(checkpoint) => checkpoint.flaws,
+    let file = object(bytes);
+    let found = match Checkpoint::open(&*file, &Findings::all()) {
+        Ok((_, problems)) if problems.is_empty() => return Vec::new(),
+        Ok((_, problems)) => problems.into_broken(&*file, Box::default()).problems,
         Err(broken) if broken.problems.is_empty() => return vec![broken.error.to_string()],
         Err(broken) => broken.problems,
     };
-    flaws.into_iter().map(|flaw| flaw.problem).collect()
+    found.into_iter().map(|found| found.problem).collect()
 }
 
 /// That `text` has all of these in it.

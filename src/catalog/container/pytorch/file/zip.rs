@@ -7,12 +7,13 @@ use std::ops::Range;
 use self::directory::{Directory, Member, Source};
 use super::Storages;
 use super::detect::Other;
-use super::problems::{Problems, shown};
 use crate::catalog::Object;
 use crate::catalog::container::cursor::Cursor;
+use crate::catalog::container::pytorch::describe::shown_name;
 use crate::catalog::container::pytorch::pickle::{
     self, Budget, MAX_PICKLE, Outcome, Pickle, Place, Storage,
 };
+use crate::catalog::container::pytorch::problems::Problems;
 use crate::error::{Error, Result};
 
 mod checksums;
@@ -216,8 +217,8 @@ fn check_names(directory: &Directory, root: &[u8], problems: &mut Problems) {
         problems.add(|| {
             format!(
                 "has two pickles, '{}data.pkl' and '{}data.pkl', but a checkpoint has one; the file is damaged or hostile",
-                shown(root),
-                shown(other)
+                shown_name(root),
+                shown_name(other)
             )
         });
     }
@@ -241,7 +242,7 @@ fn small(
         problems.add(|| {
             format!(
                 "member '{}' has {} bytes, but should have {SMALL} at most; the file is damaged, download it again",
-                shown(name),
+                shown_name(name),
                 member.size
             )
         });
@@ -263,7 +264,7 @@ fn check_version(
         problems.add(|| {
             format!(
                 "has no member '{}', without which torch loads no checkpoint; the file is damaged, download it again",
-                shown(&name)
+                shown_name(&name)
             )
         });
         return Ok(());
@@ -278,8 +279,8 @@ fn check_version(
         problems.add(|| {
             format!(
                 "member '{}' is '{}', but the versions of this format are {known}; the file is damaged, or too new",
-                shown(&name),
-                shown(text.as_bytes())
+                shown_name(&name),
+                shown_name(text.as_bytes())
             )
         });
     }
@@ -301,8 +302,8 @@ fn big_endian(
             problems.add(|| {
                 format!(
                     "member '{}' is '{}', but can only be 'little' or 'big'; the file is damaged, download it again",
-                    shown(&name),
-                    shown(other)
+                    shown_name(&name),
+                    shown_name(other)
                 )
             });
             Ok(false)
@@ -336,6 +337,11 @@ fn locate(
             let number = directory.find(&name);
             number.and_then(|number| directory.members.get(number))
         });
+        // What is wrong with such a member was reported; its size may be that of compressed bytes.
+        if member.is_some_and(|member| member.bytes().is_none()) {
+            bad.insert(storage.key);
+            continue;
+        }
         let size = member.map(|member| member.size);
         if super::bytes_of(&storage).is_some_and(|needs| Some(needs) == size) {
             if let Some(range) = member.and_then(|member| member.bytes()) {
@@ -381,7 +387,7 @@ fn report_unreferred(directory: &Directory, data: &[u8], pickle: &Pickle, proble
 }
 
 fn wrong_size(name: &[u8], storage: &Storage<'_>, size: Option<u64>) -> String {
-    let (name, key) = (shown(name), shown(storage.key));
+    let (name, key) = (shown_name(name), shown_name(storage.key));
     let needs = super::needs(storage);
     match size {
         None => format!(

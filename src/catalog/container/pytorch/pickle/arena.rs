@@ -231,7 +231,7 @@ impl Arena {
     }
 
     /// A run of the same references for another value, without the first `skip` of them. It is a copy, so
-    /// that the limit on references bounds what those find who go through every container.
+    /// that the limit on references bounds a walk through every container.
     pub fn copied(&mut self, run: Run, skip: usize) -> Result<Run, Exceeds> {
         let from = (run.at as usize + skip)..(run.at as usize + run.len());
         self.reference_room(from.len())?;

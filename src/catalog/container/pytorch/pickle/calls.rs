@@ -1,9 +1,10 @@
 //! Names, and what is made where Python would call one.
 
+use super::super::describe::shown;
 use super::arena::{Arena, MAX_KEPT, Node, Run, Span};
 use super::machine::Machine;
 use super::names::{self, Meaning, UNKNOWN};
-use super::payload::{self, shown};
+use super::payload;
 use super::{Object, Ref, Wrong};
 
 /// In a record: no state.
@@ -174,6 +175,7 @@ impl Machine<'_, '_> {
         self.note_call(callable, items);
         match names::at(place) {
             Some(known) => self.apply(known.meaning, callable, arguments, items),
+            None if self.rebuilds(callable) => self.unknown_rebuild(callable),
             None => self.object(callable, arguments),
         }
     }

@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 
 use super::Ref;
-use crate::text::printable;
+use crate::catalog::container::pytorch::describe::shown;
 
 /// Whether nothing of this module is ever part of a checkpoint.
 fn is_module(name: &str) -> bool {
@@ -57,8 +57,6 @@ fn is_builtin(name: &str) -> bool {
 
 /// The most that are listed.
 const MOST: usize = 100;
-/// How many characters of a hostile text are shown.
-pub(super) const SHOWN: usize = 80;
 
 #[cfg(test)]
 thread_local! {
@@ -153,19 +151,4 @@ impl Payloads {
 fn today(name: &str) -> String {
     let function = name.strip_prefix("commands.");
     function.map_or_else(String::new, |f| format!(" (Python 3 calls subprocess.{f})"))
-}
-
-/// The first characters of a text: as many as are shown.
-pub(super) fn cut(text: &str) -> &str {
-    let end = text.char_indices().nth(SHOWN);
-    end.map_or(text, |(end, _)| text.get(..end).unwrap_or_default())
-}
-
-/// The first characters of a hostile text, such that a terminal shows them as they are.
-pub(super) fn shown(text: &str) -> String {
-    let start = cut(text);
-    match start.len() == text.len() {
-        true => printable(text).into_owned(),
-        false => format!("{}…", printable(start)),
-    }
 }

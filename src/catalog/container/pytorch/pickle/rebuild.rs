@@ -6,8 +6,8 @@
 use super::arena::{Arena, Node, Run};
 use super::machine::Machine;
 use super::names::{self, Meaning, Tensor};
-use super::payload::{SHOWN, cut, shown};
 use super::{Ref, Strided, Wrong};
+use crate::catalog::container::pytorch::describe::{SHOWN, cut, shown};
 use crate::catalog::container::pytorch::dtype::TorchDtype;
 
 /// In a record: no dtype, no class.
@@ -36,6 +36,18 @@ impl Machine<'_, '_> {
     fn left_out(&mut self, why: &str) -> Result<Ref, Wrong> {
         let why = self.arena.keep_text(why)?;
         Ok(self.arena.add(Node::LeftOut(why))?)
+    }
+
+    /// Whether an unknown name is by its form a function that rebuilds tensors: one of a later PyTorch.
+    pub(super) fn rebuilds(&self, callable: Ref) -> bool {
+        let name = self.arena.name_of(callable);
+        name.is_some_and(|name| name.starts_with("torch._utils._rebuild_"))
+    }
+
+    /// The tensor that such a function would rebuild.
+    pub(super) fn unknown_rebuild(&mut self, function: Ref) -> Result<Ref, Wrong> {
+        let name = shown(self.arena.name_of(function).unwrap_or_default());
+        self.left_out(&format!("is rebuilt by {name}, which stfs does not know"))
     }
 
     /// A tensor with wrong arguments.

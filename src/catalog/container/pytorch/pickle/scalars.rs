@@ -1,9 +1,9 @@
 //! Numbers and strings.
 
+use super::super::describe::SHOWN;
 use super::arena::{MAX_KEPT, Node, Span};
 use super::input::MAX_LINE;
 use super::machine::Machine;
-use super::payload::SHOWN;
 use super::text::{self, shown_line};
 use super::{Ref, Wrong, opcode};
 

@@ -3,8 +3,8 @@
 use super::arena::{Arena, Node};
 use super::machine::Machine;
 use super::names::{self, Meaning};
-use super::payload::cut;
 use super::{Ref, Storage, Wrong};
+use crate::catalog::container::pytorch::describe::{cut, shown};
 use crate::catalog::container::pytorch::dtype::TorchDtype;
 
 /// The most bytes of a key. torch's keys are numbers; a key is copied and compared for each tensor.
@@ -84,7 +84,7 @@ impl Machine<'_, '_> {
             ))),
             (other, _) => Err(Wrong::Damaged(format!(
                 "has a persistent id of the kind '{}', not a storage",
-                super::payload::shown(other)
+                shown(other)
             ))),
         }
     }

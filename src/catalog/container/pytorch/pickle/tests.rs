@@ -60,7 +60,7 @@ fn show(pickle: &Pickle, value: Ref) -> String {
         Value::Float(v) => format!("float:{:016x}", v.to_bits()),
         Value::Text(text) => format!("'{}'", hex(text.as_bytes())),
         Value::Bytes(bytes) => format!("b'{}'", hex(bytes)),
-        Value::Skipped(length) => format!("skipped:{length}"),
+        Value::Skipped => format!("skipped:{}", pickle.describe(value)),
         Value::Tuple(items) => format!("({})", all(items).join(" ")),
         Value::List(items) => format!("[{}]", all(items).join(" ")),
         Value::Set(items) => {
@@ -73,7 +73,7 @@ fn show(pickle: &Pickle, value: Ref) -> String {
             let pairs = pairs.map(|(k, v)| format!("{}:{}", show(pickle, k), show(pickle, v)));
             format!("{{{}}}", pairs.collect::<Vec<_>>().join(" "))
         }
-        Value::Name(name) => format!("name:{name}"),
+        Value::Name => format!("name:{}", pickle.describe(value)),
         Value::Object(object) => {
             let mut shown = format!("object:{}", object.name);
             if let Value::Tuple([_, ..]) = pickle.get(object.arguments) {
@@ -111,6 +111,6 @@ fn show(pickle: &Pickle, value: Ref) -> String {
         ),
         Value::Tensor(Rebuilt::LeftOut(why)) => format!("left out: {why}"),
         Value::Tensor(Rebuilt::Malformed(why)) => format!("malformed: {why}"),
-        Value::Other(kind) => format!("other:{kind}"),
+        Value::Other => format!("other:{}", pickle.describe(value)),
     }
 }

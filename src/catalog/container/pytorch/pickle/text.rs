@@ -83,8 +83,9 @@ fn hexadecimal(digits: &[u8]) -> Option<u32> {
     })
 }
 
-/// Python's `raw-unicode-escape`: Latin-1, with `\uXXXX` and `\UXXXXXXXX`. UTF-8, in which half of a
-/// surrogate pair makes the text invalid; `None` if an escape is cut short.
+/// Decodes Python's `raw-unicode-escape`: Latin-1, with `\u` and four hexadecimal digits, or `\U` and
+/// eight, for all other characters. Returns UTF-8, which is invalid where there is half of a surrogate
+/// pair; `None` if an escape is cut short.
 pub(super) fn raw_unicode(line: &[u8]) -> Option<Vec<u8>> {
     let mut out = Vec::with_capacity(line.len());
     let mut rest = line;
@@ -125,5 +126,5 @@ fn push(out: &mut Vec<u8>, code: u32) {
 
 /// A line, for a message.
 pub(super) fn shown_line(line: &[u8]) -> String {
-    super::payload::shown(&String::from_utf8_lossy(line))
+    crate::catalog::container::pytorch::describe::shown(&String::from_utf8_lossy(line))
 }

@@ -8,7 +8,7 @@ use super::key::Key;
 use super::walk::max_visits;
 
 /// The containers of a pickle.
-pub(crate) struct Contents<'p> {
+pub(in super::super) struct Contents<'p> {
     pub pickle: &'p Pickle,
     /// For each mapping in which a key comes more than once: the places of the pairs that a later one
     /// replaces, in ascending order.
@@ -17,7 +17,7 @@ pub(crate) struct Contents<'p> {
 
 /// An entry of a container.
 #[derive(Clone, Copy)]
-pub(crate) struct Entry<'p> {
+pub(in super::super) struct Entry<'p> {
     /// The key, or the value that stands in its place and cannot be part of a name.
     pub key: Result<Key<'p>, Ref>,
     pub value: Ref,

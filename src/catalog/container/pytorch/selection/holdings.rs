@@ -6,7 +6,7 @@ use super::contents::Contents;
 
 /// Tensors at any depth below a value, counted once for each path to them; at most 2^64 − 1.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) struct Held {
+pub(in super::super) struct Held {
     pub tensors: u64,
     pub bytes: u64,
 }
@@ -20,7 +20,7 @@ impl Held {
 
 /// What all containers below a root hold. Each is looked at once, however many paths lead to it, and
 /// those that contain each other hold the same: all that leads out of them.
-pub(crate) struct Holdings<'c, 'p> {
+pub(in super::super) struct Holdings<'c, 'p> {
     contents: &'c Contents<'p>,
     /// For each value of the arena: 0 if it was not met; while it is open, the number of its visit; then
     /// [`DONE`] and an index into `held`.

@@ -12,7 +12,7 @@ const MAX_BYTES: usize = 4 << 10;
 
 /// A key of a mapping, or a place in a list or tuple.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum Key<'p> {
+pub(in super::super) enum Key<'p> {
     Text(&'p str),
     Bytes(&'p str),
     Int(i64),

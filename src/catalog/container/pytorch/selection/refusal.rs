@@ -1,6 +1,6 @@
 //! Why a checkpoint has no model that could be served.
 
-use super::super::describe::{class, kind, short};
+use super::super::describe::short;
 use super::super::pickle::{Ref, Value};
 use super::{MODEL_KEYS, Search, describe};
 
@@ -45,7 +45,7 @@ impl Search<'_, '_> {
         if let Some((_, key, value)) = entries().find(|(_, _, value)| self.holdings.any(*value)) {
             let key = key.name();
             return format!(
-                "has no model: its tensors are in {} ({}), which is something else by its key; mount {}#{key}",
+                "has no model: its tensors are in {} ({}), a key that stands for something other than the model; mount {}#{key}",
                 quoted(&key),
                 self.holdings.of(value).text(),
                 self.file,
@@ -68,7 +68,7 @@ impl Search<'_, '_> {
                 None => format!(
                     "{} is {}, without tensors",
                     quoted(part),
-                    kind(self.contents.pickle, way.end)
+                    self.contents.pickle.describe(way.end)
                 ),
             },
             None => format!("has no {}", quoted(part)),
@@ -105,14 +105,10 @@ impl Search<'_, '_> {
 
     /// If the value is an inert object: that it is not a state dict.
     fn object(&self, what: &str, value: Ref) -> Option<String> {
-        let pickle = self.contents.pickle;
-        let Value::Object(object) = pickle.get(value) else {
-            return None;
-        };
-        Some(format!(
-            "{what} is an object of {}, not a state dict; stfs builds no classes: save its state_dict()",
-            class(pickle, &object)
-        ))
+        self.is_object(value).then(|| {
+            let object = self.contents.pickle.describe(value);
+            format!("{what} is {object}, not a state dict; stfs builds no classes: save its state_dict()")
+        })
     }
 
     /// Whether there are tensors in what an inert object was given, at any depth, also through other

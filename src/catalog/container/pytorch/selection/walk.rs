@@ -1,6 +1,6 @@
 //! The walk through a checkpoint's model: every tensor, with its name.
 
-use super::super::describe::{kind, short};
+use super::super::describe::short;
 use super::super::pickle::{Pickle, Rebuilt, Ref, Value};
 use super::contents::Contents;
 use super::key::Key;
@@ -16,7 +16,7 @@ const MIN_VISITS: u64 = 65_536;
 const MAX_REMARKS: usize = 100;
 
 /// A tensor on the walk.
-pub(crate) struct Found<'p> {
+pub(in super::super) struct Found<'p> {
     /// What was rebuilt.
     pub tensor: Rebuilt<'p>,
     /// The value.
@@ -24,7 +24,7 @@ pub(crate) struct Found<'p> {
 }
 
 /// A walk: an iterator of tensors that knows their names.
-pub(crate) struct Walk<'c, 'p> {
+pub(in super::super) struct Walk<'c, 'p> {
     contents: &'c Contents<'p>,
     /// The value to begin with, until it is visited.
     start: Option<Ref>,
@@ -209,7 +209,7 @@ impl<'c, 'p> Walk<'c, 'p> {
 
     fn remark_key(&mut self, odd: Ref) {
         self.remark(|walk| {
-            let kind = kind(walk.contents.pickle, odd);
+            let kind = walk.contents.pickle.describe(odd);
             let at = match walk.frames.len() {
                 0 | 1 => "the model".into(),
                 depth => walk.outer_path(depth - 1),

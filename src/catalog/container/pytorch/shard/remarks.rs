@@ -1,4 +1,4 @@
-//! What `ls --why` says about a checkpoint: what was left out, and the names that mean nothing here.
+//! What `ls --why` shows of a checkpoint: what was left out, and the names that mean nothing here.
 
 use super::super::describe::short;
 use super::super::pickle::Pickle;

@@ -1,7 +1,6 @@
 //! Sizes, strides and the offset of a tensor, and where its elements lie. All sums are made in 128 bits:
 //! a file can hold any number.
 
-use super::super::describe::number;
 use super::super::pickle::{Pickle, Ref, Strided, Value};
 use crate::dtype::numel as product;
 use crate::reason::{Reason, reason};
@@ -172,7 +171,7 @@ pub(super) fn numel(pickle: &Pickle, size: Ref) -> u64 {
 
 fn whole_numbers(pickle: &Pickle, values: Ref, what: &str) -> Result<Vec<u64>, Reason> {
     let (Value::Tuple(items) | Value::List(items)) = pickle.get(values) else {
-        let is = number(pickle, values);
+        let is = pickle.describe(values);
         return Err(reason!("its {what}s are {is}, not a tuple"));
     };
     if items.len() > MAX_DIMENSIONS {
@@ -191,7 +190,7 @@ fn whole(pickle: &Pickle, value: Ref, what: &str) -> Result<u64, Reason> {
     match pickle.get(value) {
         Value::Int(n) if n >= 0 => Ok(n.unsigned_abs()),
         _ => {
-            let is = number(pickle, value);
+            let is = pickle.describe(value);
             Err(reason!("{what} is {is}, not a whole number from 0 up"))
         }
     }

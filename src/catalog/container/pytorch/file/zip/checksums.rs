@@ -5,8 +5,8 @@ use rawzip::Crc32;
 
 use super::directory::{Directory, Member};
 use crate::catalog::Object;
-use crate::catalog::container::pytorch::file::problems::Problems;
 use crate::catalog::container::pytorch::pickle::MAX_PICKLE;
+use crate::catalog::container::pytorch::problems::Problems;
 use crate::error::Result;
 
 /// How long a member other than the pickle may be to be checked, in bytes.

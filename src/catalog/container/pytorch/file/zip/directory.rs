@@ -9,6 +9,7 @@ use rawzip::{ErrorKind, MAX_CENTRAL_DIRECTORY_RECORD_SIZE, ReaderAt, ZipLocator}
 use super::end::End;
 use super::{Archive, Refused, le};
 use crate::catalog::Object;
+use crate::catalog::container::pytorch::describe;
 use crate::catalog::container::pytorch::file::pieces;
 use crate::error::Error;
 
@@ -248,7 +249,7 @@ impl Directory {
 
     /// A member's name for messages.
     pub fn shown(&self, member: &Member) -> String {
-        super::shown(self.name(member))
+        describe::shown_name(self.name(member))
     }
 
     /// The places of all members among [`Directory::members`], with their names, ordered by name.

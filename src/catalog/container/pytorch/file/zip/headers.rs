@@ -8,8 +8,9 @@ use rawzip::CompressionMethod;
 use super::directory::{Directory, Member};
 use super::{Refused, le};
 use crate::catalog::Object;
+use crate::catalog::container::pytorch::describe::shown_name;
 use crate::catalog::container::pytorch::file::pieces;
-use crate::catalog::container::pytorch::file::problems::{Problems, shown};
+use crate::catalog::container::pytorch::problems::Problems;
 use crate::error::Result;
 
 /// The length of a local header without the name and the extra fields.
@@ -185,7 +186,7 @@ impl Header<'_> {
                 .unwrap_or(local_name);
             return problem(format!(
                 "is called '{}' ({local_length} bytes) in its local header at byte {}; the file is damaged, download it again",
-                shown(local),
+                shown_name(local),
                 member.header
             ));
         }

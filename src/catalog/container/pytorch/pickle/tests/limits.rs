@@ -87,14 +87,14 @@ fn a_string_over_64_kib_is_skipped() {
         let length = (n as u32).to_le_bytes();
         [b"\x80\x02X", length.as_slice(), &vec![b'a'; n], b"."].concat()
     };
-    assert_eq!(value(&string(65537)), "skipped:65537");
+    assert_eq!(value(&string(65537)), "skipped:a string of 65537 bytes");
     assert_eq!(value(&string(65536)).len(), 2 + 2 * 65536);
     let bytes = [b"\x80\x03B\x01\0\x01\0".as_slice(), &[0xff; 65537], b"."].concat();
-    assert_eq!(value(&bytes), "skipped:65537");
+    assert_eq!(value(&bytes), "skipped:a string of 65537 bytes");
     let line = [b"V".as_slice(), &vec![b'a'; 1 << 20], b"\n."].concat();
-    assert_eq!(value(&line), "skipped:1048576");
+    assert_eq!(value(&line), "skipped:a string of 1048576 bytes");
     let line = [b"S'".as_slice(), &b"\\x41".repeat(70_000), b"'\n."].concat();
-    assert_eq!(value(&line), "skipped:70000");
+    assert_eq!(value(&line), "skipped:a string of 70000 bytes");
 }
 
 #[test]

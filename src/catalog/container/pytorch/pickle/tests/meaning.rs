@@ -348,7 +348,6 @@ fn any_other_name_is_an_inert_object() {
 
 #[test]
 fn values_without_a_use_have_words() {
-    use crate::catalog::container::pytorch::describe;
     for (pickled, words) in [
         (
             b"c_codecs\nencode\nU\x01aU\x06utf-16\x86R".as_slice(),
@@ -358,6 +357,6 @@ fn values_without_a_use_have_words() {
         (b"C\x01a", "bytes"),
     ] {
         let pickle = run(&pickle(&[pickled]));
-        assert_eq!(describe::kind(&pickle, pickle.root().unwrap()), words);
+        assert_eq!(pickle.describe(pickle.root().unwrap()), words);
     }
 }

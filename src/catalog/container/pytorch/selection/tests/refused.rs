@@ -67,15 +67,15 @@ fn a_model_that_is_an_object_is_refused_by_its_class() {
 
 #[test]
 fn a_file_without_a_model_is_refused_with_what_it_has() {
-    refused(&Py::Int(3), "has no tensors: its root is an int");
+    refused(&Py::Int(3), "has no tensors: its root is 3");
     refused(&dict([]), "has no tensors: its root is a dict");
     refused(
         &dict([("epoch", Py::Int(1)), ("s", text("x"))]),
-        "has no tensors: its root has 'epoch' (an int), 's' (text)",
+        "has no tensors: its root has 'epoch' (1), 's' (the text 'x')",
     );
     refused(
         &dict([("optimizer", weights()), ("args", object(Py::None))]),
-        "has no model: its tensors are in 'optimizer' (1 tensor, 4 B), which is something else by its key; mount x.ckpt#optimizer",
+        "has no model: its tensors are in 'optimizer' (1 tensor, 4 B), a key that stands for something other than the model; mount x.ckpt#optimizer",
     );
     let many: Vec<String> = (0..30).map(|i| format!("k{i}")).collect();
     let many = dict(many.iter().map(|key| (key.as_str(), Py::None)));

@@ -1,0 +1,205 @@
+//! The process that serves: it opens the model, has its keeper mount it, gives up what it does not need
+//! any more, and answers.
+
+use std::os::fd::AsFd;
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use anyhow::{Context, Result, bail};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+
+use super::caller::Caller;
+use super::keeper::{self, Keeper};
+use super::summary::summary;
+use crate::catalog::{Catalog, OpenOptions};
+use crate::cli::MountArgs;
+use crate::commands::logging::{self, Destination};
+use crate::commands::{complain, is_closed_pipe, print};
+use crate::fs::Fs;
+use crate::fuse::{self, ServeOptions, Serving};
+use crate::gpu;
+use crate::layout::Layout;
+use crate::model::{Model, ModelOptions};
+use crate::mounts;
+use crate::sandbox;
+use crate::text::printable;
+
+/// Mounts and serves; `caller` waits if this is in the background.
+pub(super) fn run(args: &MountArgs, caller: Option<Caller>) -> Result<ExitCode> {
+    let keeper = Keeper::start(caller.as_ref().map(AsFd::as_fd))?;
+    let log = Destination::open(args.log_file.as_deref(), args.foreground)?;
+    log.install(args.verbose, args.foreground);
+    let mount = Mount::start(args, keeper)?;
+    match caller {
+        Some(caller) => {
+            caller.ready(&mount.line)?;
+            log::info!("{}", mount.line.trim_end());
+        }
+        // A pipe that nobody reads any more is not an error.
+        None => match print(mount.line.as_bytes()) {
+            Err(e) if !is_closed_pipe(&e) => return Err(e),
+            _ => {}
+        },
+    }
+    mount.serve()
+}
+
+/// A mount that has answered a request.
+struct Mount {
+    serving: Serving,
+    keeper: Arc<Keeper>,
+    model: Arc<Model>,
+    fs: Arc<Fs>,
+    signals: Signals,
+    /// The summary line to print.
+    line: String,
+    /// Which mount it is.
+    id: u64,
+    shown: String,
+    threads: usize,
+}
+
+impl Mount {
+    /// Opens the model, has it mounted, and checks that the mount answers.
+    fn start(args: &MountArgs, keeper: Keeper) -> Result<Mount> {
+        // Before the model, whose headers may take a while to read.
+        keeper::check(&args.mountpoint)?;
+        let model = Arc::new(open(args)?);
+        give_back_free_memory();
+        report_what_is_unusual(&model.catalog, args.foreground && args.log_file.is_none());
+        let gpu = gpu::Config {
+            access: args.gpu,
+            limit: args.gpu_limit,
+            ..gpu::Config::default()
+        };
+        let fs = Arc::new(Fs::with_gpu(Layout::new(model.clone()), gpu));
+        let options = ServeOptions {
+            allow_other: args.allow_other,
+            threads: args.threads.into(),
+        };
+        options.rehearse()?;
+        let source = model.catalog.model.to_string();
+        let attached = keeper.attach(&args.mountpoint, &source, args.allow_other)?;
+        let shown = printable(&attached.mountpoint.to_string_lossy()).into_owned();
+        if attached.detached_stale {
+            complain(&format!(
+                "stfs: {shown}: detached a stale stfs mount (its daemon had died)"
+            ));
+        }
+        let connected = fuse::connect(fs.clone(), attached.device, &options)?;
+        // Now, because the mount exists, and no thread has been started that would keep what this one
+        // gives up.
+        fs.sandboxed(sandbox::enter(sandbox::Options {
+            on: args.sandbox,
+            gpu: gpu::BUILT_IN && args.gpu != gpu::Access::Off && sandbox::gpu_may_be_there(),
+            core_dumps: args.core_dumps,
+        }));
+        // The first thread: until now messages were queued.
+        logging::start().context("start a thread")?;
+        let serving = connected.serve()?;
+        // From here on a signal ends the mount in order; before, the keeper takes it away.
+        let signals = Signals::new([SIGINT, SIGTERM, SIGHUP])?;
+        keeper.wait_for_an_answer()?;
+        Ok(Mount {
+            serving,
+            keeper: Arc::new(keeper),
+            line: summary(&model, &attached.mountpoint),
+            model,
+            fs,
+            signals,
+            id: attached.id,
+            shown,
+            threads: args.threads.into(),
+        })
+    }
+
+    /// Serves until it is unmounted or a signal arrives.
+    fn serve(self) -> Result<ExitCode> {
+        let (model, threads) = (self.model, self.threads);
+        start_thread("stfs-facts", move || model.fetch_facts(threads))?;
+        self.keeper.listen(self.fs.clone())?;
+        let (keeper, fs) = (self.keeper.clone(), self.fs.clone());
+        let (mut signals, id, shown) = (self.signals, self.id, self.shown);
+        start_thread("stfs-signals", move || {
+            if let Some(signal) = signals.forever().next() {
+                log::info!("signal {signal}: unmounting {shown}");
+                end_by_signal(&keeper, id, &fs);
+            }
+        })?;
+        let ended = self.serving.wait();
+        self.fs.stop_gpu();
+        ended?;
+        log::info!("unmounted");
+        log::logger().flush();
+        self.keeper.end();
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+fn end_by_signal(keeper: &Keeper, id: u64, fs: &Fs) -> ! {
+    // First, while waiting callers can still be answered.
+    fs.stop_gpu();
+    // Lazily: a shell whose working directory is in the mount must not keep it mounted.
+    if let Err(e) = keeper.detach(id) {
+        log::error!("{e:#}");
+    }
+    // Readers that still have files open get a second, then ENOTCONN.
+    std::thread::sleep(std::time::Duration::from_secs(1));
+    log::logger().flush();
+    keeper.end();
+    std::process::exit(0)
+}
+
+fn start_thread(name: &str, run: impl FnOnce() + Send + 'static) -> Result<()> {
+    let thread = std::thread::Builder::new().name(name.into());
+    thread.spawn(run).context("start a thread")?;
+    Ok(())
+}
+
+fn open(args: &MountArgs) -> Result<Model> {
+    let (model, flags) = (&args.model.model, &args.model.options);
+    if let Some(mounted) = mounts::model_at(model) {
+        let (shown, mounted) = (model.display(), mounted.display());
+        bail!("{shown}: is itself a mount, of {mounted}; mount that");
+    }
+    Ok(Model::open(
+        model,
+        OpenOptions {
+            allow_missing: flags.allow_missing,
+        },
+        ModelOptions {
+            synthetic: !flags.no_synthetic,
+        },
+    )?)
+}
+
+/// Returns the memory that parsing the headers took to the system: otherwise the allocator keeps it for
+/// as long as the daemon runs.
+fn give_back_free_memory() {
+    // SAFETY: malloc_trim only touches the allocator's own free lists, under its own locks.
+    #[cfg(target_env = "gnu")]
+    unsafe {
+        libc::malloc_trim(0);
+    }
+}
+
+/// Reports what is unusual about a model that can still be served: all of it in the log, and what may be
+/// a mistake on standard error, too, because nobody reads the log of a mount that works.
+fn report_what_is_unusual(catalog: &Catalog, logs_to_stderr: bool) {
+    for note in &catalog.notes {
+        log::info!("{note}");
+    }
+    let warn = |line: &str| {
+        log::warn!("{line}");
+        if !logs_to_stderr {
+            complain(&format!("stfs: {}", printable(line)));
+        }
+    };
+    for unused in &catalog.configs.unused {
+        warn(&unused.to_string());
+    }
+    if catalog.shards_missing {
+        warn("some of the model's files are missing or damaged; 'stfs verify' lists them");
+    }
+}

@@ -1,0 +1,65 @@
+//! The kernel's controls of a mount's connection to the process that serves it (fusectl).
+
+use std::fs::File;
+use std::io::Write;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+use rustix::fs::{Mode, OFlags};
+use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags};
+
+/// A mount's connection. It is held by open files: once the connection has ended they do nothing, even
+/// if another one has got its number.
+#[derive(Debug)]
+pub struct Connection {
+    abort: File,
+    waiting: File,
+}
+
+impl Connection {
+    /// The connection of the mount with this device number. `None` without the right to it: fusectl
+    /// grants that to root and to the user who mounted, and only root can reach a fusectl that nobody has
+    /// mounted.
+    pub fn open(device: u64) -> Option<Connection> {
+        let name = libc::minor(device).to_string();
+        let dir = File::open(Path::new("/sys/fs/fuse/connections").join(&name));
+        let dir = dir.map(OwnedFd::from).or_else(|_| {
+            let all = unmounted_fusectl()?;
+            rustix::fs::openat(
+                &all,
+                &*name,
+                OFlags::DIRECTORY | OFlags::CLOEXEC,
+                Mode::empty(),
+            )
+        });
+        let dir = dir.ok()?;
+        let open = |file: &str, how: OFlags| {
+            let opened = rustix::fs::openat(&dir, file, how | OFlags::CLOEXEC, Mode::empty());
+            opened.ok().map(File::from)
+        };
+        Some(Connection {
+            abort: open("abort", OFlags::WRONLY)?,
+            waiting: open("waiting", OFlags::RDONLY)?,
+        })
+    }
+
+    /// Ends the connection: every request fails at once, also those that wait for an answer.
+    pub fn abort(&self) {
+        let _ = (&self.abort).write_all(b"1");
+    }
+
+    /// How many requests wait for an answer; `None` if the connection has ended.
+    pub fn waiting(&self) -> Option<u64> {
+        let mut text = [0; 24];
+        let n = self.waiting.read_at(&mut text, 0).ok()?;
+        std::str::from_utf8(&text[..n]).ok()?.trim().parse().ok()
+    }
+}
+
+/// An instance of fusectl that is in nobody's tree.
+fn unmounted_fusectl() -> rustix::io::Result<OwnedFd> {
+    let fs = rustix::mount::fsopen("fusectl", FsOpenFlags::FSOPEN_CLOEXEC)?;
+    rustix::mount::fsconfig_create(&fs)?;
+    rustix::mount::fsmount(&fs, FsMountFlags::FSMOUNT_CLOEXEC, MountAttrFlags::empty())
+}
