@@ -63,13 +63,19 @@ fn lists_driver(cache: &[u8]) -> bool {
         .any(|text| LIBRARIES.iter().any(|name| text == name.as_bytes()))
 }
 
-/// The directories that the caller wants searched first.
+/// The directories that the caller wants searched first, and those that links to the driver in them lead to.
 pub fn library_path() -> Vec<PathBuf> {
     let path = env::var_os("LD_LIBRARY_PATH").unwrap_or_default();
     // An empty entry is the working directory, which a daemon leaves.
-    env::split_paths(&path)
-        .filter(|dir| dir.is_absolute())
-        .collect()
+    let dirs = env::split_paths(&path).filter(|dir| dir.is_absolute());
+    let resolved = |dir: &PathBuf| {
+        let driver = LIBRARIES
+            .iter()
+            .find_map(|name| dir.join(name).canonicalize().ok());
+        driver.and_then(|driver| Some(driver.parent()?.to_path_buf()))
+    };
+    let with_targets = |dir: PathBuf| [resolved(&dir), Some(dir)];
+    dirs.flat_map(with_targets).flatten().collect()
 }
 
 /// The device nodes that there are: not all of `/dev`, where the disks are, too.
