@@ -98,6 +98,7 @@ fn give_up_the_rest(file: libc::c_int, socket: libc::c_int) -> [libc::c_int; 2] 
         // Before Linux 5.9 nothing is closed.
         libc::syscall(libc::SYS_close_range, 2, libc::c_uint::MAX, 0);
         libc::prctl(libc::PR_SET_DUMPABLE, 0);
+        libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
         libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_STRICT);
     }
     [0, 1]
