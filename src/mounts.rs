@@ -117,6 +117,18 @@ pub fn top(mountpoint: &Path) -> Result<Option<Entry>> {
     Ok(table()?.into_iter().rfind(|e| e.mountpoint == wanted))
 }
 
+/// The newest stfs mount at `mountpoint`; if the number of its connection is known, the one that has it.
+///
+/// # Errors
+/// `/proc` cannot be read.
+pub fn newest(mountpoint: &Path, connection: Option<u32>) -> Result<Option<Entry>> {
+    let wanted = |e: &Entry| {
+        let device = libc::minor(e.device);
+        e.mountpoint == mountpoint && e.is_stfs() && connection.is_none_or(|c| c == device)
+    };
+    Ok(table()?.into_iter().rfind(wanted))
+}
+
 /// The model of the stfs mount at `path`; `None` if `path` is not a mountpoint of ours.
 pub fn model_at(path: &Path) -> Option<PathBuf> {
     let entry = top(path).ok().flatten()?;

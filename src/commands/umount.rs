@@ -35,7 +35,10 @@ fn find(path: &Path) -> Result<Entry> {
         [only] if mounts::top(&only.mountpoint)?.as_ref() == Some(only) => return Ok(only.clone()),
         [only] => return Err(covered(&only.mountpoint)),
         several => {
-            let at: Vec<_> = several.iter().map(|e| e.mountpoint.display().to_string()).collect();
+            let at: Vec<_> = several
+                .iter()
+                .map(|e| e.mountpoint.display().to_string())
+                .collect();
             bail!(
                 "{shown}: is mounted {} times, at {}; give the mountpoint to unmount",
                 at.len(),

@@ -35,7 +35,7 @@ impl Attach<'_> {
         let device = open_device()?;
         match self.by_the_kernel(&device) {
             Ok(()) => return Ok(device.into()),
-            Err(Errno::PERM) => drop(device),
+            Err(Errno::PERM) if fusermount::program().is_some() => drop(device),
             Err(e) => return Err(self.explain(&e.into())),
         }
         fusermount::mount(&self.options_of_fusermount(), self.mountpoint, abandoned)

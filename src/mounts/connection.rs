@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::io::Write;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
@@ -18,6 +18,15 @@ pub struct Connection {
 }
 
 impl Connection {
+    /// The number of the connection behind a descriptor of `/dev/fuse`, which is the minor number of the
+    /// mount's device. `None` on kernels that do not report it.
+    pub fn number(device: BorrowedFd<'_>) -> Option<u32> {
+        let path = format!("/proc/self/fdinfo/{}", device.as_raw_fd());
+        let info = std::fs::read_to_string(path).ok()?;
+        let number = |line: &str| line.strip_prefix("fuse_connection:")?.trim().parse().ok();
+        info.lines().find_map(number)
+    }
+
     /// The connection of the mount with this device number. `None` without the right to it: fusectl
     /// grants that to root and to the user who mounted, and only root can reach a fusectl that nobody has
     /// mounted.

@@ -120,7 +120,7 @@ fn in_the_keys_of_a_gguf_file() {
         .key(hostile("key"), s(HOSTILE))
         .key("words", strings([HOSTILE, PLAIN]));
     let t = counting("t.weight", 32, 0.0);
-    let file = file.tensor("t.weight", &t.ne, F32, &t.data);
+    let file = file.tensor("t.weight", &t.ne, F32, &*t.data);
     dir.file("model.gguf", file.bytes());
     let m = Mounted::new(dir.path());
     let bytes = m.read("metadata.json");

@@ -99,7 +99,10 @@ fn a_signal_to_the_whole_group_ends_it_once() {
         .unwrap();
     assert!(soon(|| at.join("model.json").exists()));
     // Ready, and not only mounted: from then on a signal is an orderly end.
-    assert!(soon(|| stfs(["mounts"]).ok().out.contains(at.to_str().unwrap())));
+    assert!(soon(|| stfs(["mounts"])
+        .ok()
+        .out
+        .contains(at.to_str().unwrap())));
     std::thread::sleep(Duration::from_millis(200));
     kill(-(child.id() as i32), libc::SIGINT);
     assert!(wait_for(&mut child).expect("it ends").success());
@@ -119,7 +122,11 @@ fn killed_while_it_starts() {
         let mut child = start(&["-f"], &model, &at);
         std::thread::sleep(Duration::from_micros(2000 + 7000 * round / 60));
         child.kill().unwrap();
-        assert!(wait_for(&mut child).is_some(), "round {round}: {:?}", states(&at));
+        assert!(
+            wait_for(&mut child).is_some(),
+            "round {round}: {:?}",
+            states(&at)
+        );
         nothing_is_left(&at);
     }
 }
@@ -148,7 +155,13 @@ fn limited(limit: &str, args: &[&str], model: &ModelDir, at: &Path) -> Ran {
     let script = format!("{limit} && exec \"$0\" \"$@\"");
     let mut command = Command::new("timeout");
     command.args(["-k", "5", "60", "sh", "-c", &script, BIN, "mount"]);
-    Ran::of(command.args(args).args([model.path(), at]).output().unwrap())
+    Ran::of(
+        command
+            .args(args)
+            .args([model.path(), at])
+            .output()
+            .unwrap(),
+    )
 }
 
 #[test]
@@ -222,7 +235,9 @@ fn a_stale_mount_goes_only_when_the_new_one_can_be_made() {
     // A note that cannot be written changes nothing.
     let full = File::options().write(true).open("/dev/full").unwrap();
     let mut command = Command::new("timeout");
-    command.args(["60", BIN, "mount"]).args([model.path(), &m.root]);
+    command
+        .args(["60", BIN, "mount"])
+        .args([model.path(), &m.root]);
     assert!(command.stderr(full).status().unwrap().success());
     assert!(m.root.join("model.json").exists());
 }
@@ -235,7 +250,11 @@ fn a_helper_that_prints_no_reason() {
         FUSERMOUNT_PATH=/bin/false nobody "$BIN/stfs" mount "$MODEL" "$DIR/m"
         "#,
     );
-    ran.fails(&["mount at ", "/bin/false printed no reason", "exit status: 1"]);
+    ran.fails(&[
+        "mount at ",
+        "/bin/false printed no reason",
+        "exit status: 1",
+    ]);
 }
 
 #[test]

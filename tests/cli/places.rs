@@ -6,7 +6,7 @@ use std::process::Command;
 
 use safetensors::Dtype;
 
-use crate::common::mount::{Background, umount};
+use crate::common::mount::{Background, umount, wait_for_text};
 use crate::common::sys::kill;
 use crate::common::{ModelDir, Mounted, Ran, stfs, tensor};
 use crate::{BIN, small_model, with_small_model};
@@ -107,7 +107,7 @@ fn a_log_file_is_appended_to() {
     let m = Background::new(model.path(), &["-v", "-o", &option]);
     truncate(&model);
     assert!(std::fs::read(m.root.join("tensors/a.weight/raw")).is_err());
-    let text = std::fs::read_to_string(&log).unwrap();
+    let text = wait_for_text(&log, "needs");
     assert!(text.starts_with("before\n"), "{text}");
     for words in ["INFO", "WARN", "model.safetensors", "has 9"] {
         assert!(text.contains(words), "{words}: {text}");

@@ -185,6 +185,12 @@ impl Mounted {
         std::fs::read_to_string(self.dir.path().join("log")).unwrap_or_default()
     }
 
+    /// The log once it contains this: it is written by another thread than the one that answers.
+    #[track_caller]
+    pub fn logged(&self, text: &str) -> String {
+        wait_for_text(&self.dir.path().join("log"), text)
+    }
+
     /// The daemon's process id.
     pub fn pid(&self) -> i32 {
         self.child.as_ref().expect("is running").id() as i32
@@ -248,6 +254,20 @@ impl Drop for Mounted {
                 "the daemon failed: {log}"
             );
         }
+    }
+}
+
+/// A file's text, once it contains this.
+#[track_caller]
+pub fn wait_for_text(path: &Path, text: &str) -> String {
+    let until = Instant::now() + AT_LAST;
+    loop {
+        let found = std::fs::read_to_string(path).unwrap_or_default();
+        if found.contains(text) {
+            return found;
+        }
+        assert!(Instant::now() < until, "lacks {text:?}: {found}");
+        std::thread::sleep(Duration::from_millis(2));
     }
 }
 

@@ -7,6 +7,7 @@ mod attributes;
 mod checkpoints;
 mod damage;
 mod facts;
+mod freed;
 mod gguf;
 mod incomplete;
 mod listing;

@@ -27,17 +27,17 @@ const READ: usize = 64 << 10;
 const READ_AHEAD: usize = 8 << 20;
 /// How long other requests may take meanwhile. On an idle machine they take milliseconds; those that
 /// do wait for the shard wait until it continues.
-const SOON: Duration = Duration::from_secs(20);
+pub const SOON: Duration = Duration::from_secs(20);
 
 /// A stopped process. It continues when the value is dropped, and after two minutes in any case, so
 /// that it does not remain stopped if this process is killed.
-struct Stopped {
+pub struct Stopped {
     pid: i32,
     rescue: Child,
 }
 
 impl Stopped {
-    fn new(pid: i32) -> Stopped {
+    pub fn new(pid: i32) -> Stopped {
         let rescue = Command::new("sh")
             .args(["-c", &format!("sleep 120; kill -CONT {pid}")])
             .stdin(Stdio::null())
@@ -59,15 +59,15 @@ impl Drop for Stopped {
 }
 
 /// A model of two shards, one of them on another mount.
-struct Model {
+pub struct Model {
     stuck: T,
     healthy: T,
-    upper: Mounted,
-    lower: Mounted,
+    pub upper: Mounted,
+    pub lower: Mounted,
     _dirs: [ModelDir; 2],
 }
 
-fn model(threads: &str) -> Model {
+pub fn model(threads: &str) -> Model {
     let stuck = tensor(
         "stuck",
         Dtype::BF16,
@@ -97,7 +97,7 @@ fn model(threads: &str) -> Model {
 }
 
 /// Readers of the stalled shard, half of them of its `f32`. Each checks its bytes.
-fn readers(m: &Model, done: &Arc<AtomicUsize>) -> Vec<JoinHandle<io::Result<bool>>> {
+pub fn readers(m: &Model, done: &Arc<AtomicUsize>) -> Vec<JoinHandle<io::Result<bool>>> {
     let read = |i: usize| {
         let at = READ_AHEAD + i * APART;
         let (file, offset) = match i % 2 {

@@ -94,8 +94,8 @@ fn wait_for(child: Option<Pid>, mut socket: UnixStream) -> Result<ExitCode> {
         let _ = socket.read_to_end(&mut line);
         return Err(e);
     }
-    let _ = socket.write_all(b"!");
-    match socket.read_exact(&mut [0]) {
+    // Last, so that one that is killed before takes the mount with it.
+    match socket.write_all(b"!") {
         Ok(()) => Ok(ExitCode::SUCCESS),
         Err(_) => exit_code_of(child),
     }
@@ -118,22 +118,21 @@ fn exit_code_of(child: Option<Pid>) -> Result<ExitCode> {
 }
 
 impl Caller {
-    /// Has the parent print `line` and exit, and detaches from the terminal.
+    /// Detaches from the terminal, and has the parent print `line` and exit. If the parent cannot print
+    /// it, this process exits.
     ///
     /// # Errors
-    /// The parent could not print it. It has said so.
+    /// `/dev/null` cannot be opened.
     pub(super) fn ready(mut self, line: &str) -> Result<()> {
         std::env::set_current_dir("/").context("change to /")?;
-        let null = null()?;
-        self.0.write_all(line.as_bytes())?;
-        // Without an answer it could not print the line, and has said why; or it was killed.
-        if self.0.read_exact(&mut [0]).is_err() {
+        to_null(&null()?)?;
+        // The end of the socket, which this waits for, reports the parent's end from now on.
+        let _ = rustix::process::set_parent_process_death_signal(None);
+        // Without an answer the parent could not print the line, and has said why; or it was killed.
+        if self.0.write_all(line.as_bytes()).is_err() || self.0.read_exact(&mut [0]).is_err() {
             std::process::exit(1);
         }
-        let _ = rustix::process::set_parent_process_death_signal(None);
-        // It must not exit before.
-        let _ = self.0.write_all(b"!");
-        to_null(&null)
+        Ok(())
     }
 }
 

@@ -25,8 +25,22 @@ use crate::mounts;
 use crate::sandbox;
 use crate::text::printable;
 
+/// Keeps the allocator from reserving address space that is limited (`ulimit -v`): 64 MiB for each of many
+/// threads, which they would lack for their buffers.
+fn save_address_space() {
+    let limit = rustix::process::getrlimit(rustix::process::Resource::As).current;
+    // SAFETY: mallopt only sets a parameter of the allocator, under its own lock.
+    #[cfg(target_env = "gnu")]
+    unsafe {
+        if limit.is_some() {
+            libc::mallopt(libc::M_ARENA_MAX, 2);
+        }
+    }
+}
+
 /// Mounts and serves; `caller` waits if this is in the background.
 pub(super) fn run(args: &MountArgs, caller: Option<Caller>) -> Result<ExitCode> {
+    save_address_space();
     let keeper = Keeper::start(caller.as_ref().map(AsFd::as_fd))?;
     let log = Destination::open(args.log_file.as_deref(), args.foreground)?;
     log.install(args.verbose, args.foreground);

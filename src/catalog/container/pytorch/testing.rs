@@ -9,7 +9,7 @@ use super::pickle::{self, Place};
 use super::problems::Problems;
 use super::shard;
 use crate::catalog::container::cursor::Cursor;
-use crate::catalog::container::shards::{Broken, Shard};
+use crate::catalog::container::shards::Shard;
 use crate::catalog::{Findings, HeaderProblem, MemoryStore, Object, OpenOptions, Store};
 use writer::{Pickler, Py, Strided, call};
 
@@ -71,22 +71,18 @@ pub(super) fn made_of(pickle: &[u8], storages: &[Strided]) -> Made {
 }
 
 impl Made {
-    fn read(&self, part: Option<&str>, findings: &Findings) -> Result<Shard, Broken> {
-        let problems = Problems::new(findings);
-        shard::of_checkpoint(&self.checkpoint, problems, &self.file, 0, part)
-    }
-
     /// What opening it serves.
     pub fn open(&self, part: Option<&str>) -> Result<Shard, String> {
         let findings = Findings::first(OpenOptions::default());
-        let read = self.read(part, &findings);
+        let problems = Problems::new(&findings);
+        let read = shard::of_checkpoint(&self.checkpoint, problems, &self.file, 0, part);
         read.map_err(|broken| broken.error.without_location())
     }
 
     /// What verifying it finds.
     pub fn verify(&self) -> Vec<HeaderProblem> {
-        let all = Findings::all();
-        match self.read(None, &all) {
+        let problems = Problems::new(&Findings::all());
+        match shard::of_checkpoint(&self.checkpoint, problems, &self.file, 0, None) {
             Ok(_) => Vec::new(),
             Err(broken) => broken.problems,
         }

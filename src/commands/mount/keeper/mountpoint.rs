@@ -20,8 +20,8 @@ pub(super) struct Mountpoint {
 enum Place {
     Empty,
     Absent,
-    /// A mount whose daemon has died.
-    Stale(Entry),
+    /// The number of a mount whose daemon has died.
+    Stale(u64),
 }
 
 /// Whether `path` can be mounted on. Changes nothing.
@@ -37,8 +37,8 @@ impl Mountpoint {
     pub(super) fn prepare(path: &Path) -> Result<Mountpoint> {
         let mut place = look(path)?;
         let mut detached_stale = false;
-        if let Place::Stale(stale) = &place {
-            mounts::detach(stale.id, false)?;
+        if let Place::Stale(id) = place {
+            mounts::detach(id, false)?;
             detached_stale = true;
             place = look(path)?;
         }
@@ -66,12 +66,18 @@ impl Mountpoint {
 
 fn look(path: &Path) -> Result<Place> {
     let shown = path.display();
-    match mounts::ask(path) {
-        Daemon::Died => return Ok(Place::Stale(stale(path)?)),
-        Daemon::Silent => bail!(
-            "mountpoint {shown}: is a mount that does not answer; 'umount -l {shown}' detaches it"
-        ),
-        _ => {}
+    let top = mounts::top(path)?;
+    if let Some(top) = &top {
+        match mounts::ask(path) {
+            Daemon::Died if top.is_stfs() => return Ok(Place::Stale(top.id)),
+            Daemon::Died => bail!(
+                "mountpoint {shown}: is a mount of another program whose daemon has died; 'fusermount3 -u {shown}' detaches it"
+            ),
+            Daemon::Silent => bail!(
+                "mountpoint {shown}: is a mount that does not answer; 'umount -l {shown}' detaches it"
+            ),
+            _ => {}
+        }
     }
     let meta = match std::fs::metadata(path) {
         // A link to nothing is there, and no directory can be created in its place.
@@ -83,7 +89,7 @@ fn look(path: &Path) -> Result<Place> {
     if !meta.is_dir() {
         bail!("mountpoint {shown}: is not a directory; give an empty directory")
     }
-    if let Some(e) = mounts::top(path)?.filter(Entry::is_stfs) {
+    if let Some(e) = top.filter(Entry::is_stfs) {
         bail!(
             "mountpoint {shown}: {} is mounted there already; 'stfs umount {shown}' first",
             e.model.display()
@@ -97,13 +103,4 @@ fn look(path: &Path) -> Result<Place> {
         );
     }
     Ok(Place::Empty)
-}
-
-fn stale(path: &Path) -> Result<Entry> {
-    let shown = path.display();
-    mounts::top(path)?.filter(Entry::is_stfs).with_context(|| {
-        format!(
-            "mountpoint {shown}: is a mount of another program whose daemon has died; 'fusermount3 -u {shown}' detaches it"
-        )
-    })
 }

@@ -195,7 +195,11 @@ impl Keeper {
         };
         let device = attach.mount(self.server.end());
         // Even if that has failed, or has been given up: the mount may exist.
-        let made = mounts::top(at)?.filter(|e| e.is_stfs() && Some(e.id) != before);
+        let number = device
+            .as_ref()
+            .ok()
+            .and_then(|d| Connection::number(d.as_fd()));
+        let made = mounts::newest(at, number)?.filter(|e| Some(e.id) != before);
         self.mount = made.map(Mount::new);
         let device = device?;
         let mount = self.mount.as_ref();
