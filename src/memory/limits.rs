@@ -88,7 +88,10 @@ impl Mount {
         // In a container the group may lie outside of what is mounted: then its root is all that can be
         // seen.
         let below = Path::new(group).strip_prefix(&self.root);
-        let below = below.ok().filter(|b| !b.starts_with("..")).unwrap_or(Path::new(""));
+        let below = below
+            .ok()
+            .filter(|b| !b.starts_with(".."))
+            .unwrap_or(Path::new(""));
         let group = self.place.join(below);
         let around = group.ancestors().take_while(|a| a.starts_with(&self.place));
         let texts = around.flat_map(|dir| files.iter().filter_map(move |f| read(&dir.join(f))));
@@ -130,7 +133,10 @@ mod tests {
             ),
             ("/sys/fs/cgroup/m m/b c/d/memory.limit_in_bytes", "900\n"),
             ("/sys/fs/cgroup/m m/b c/memory.limit_in_bytes", "700\n"),
-            ("/sys/fs/cgroup/m m/memory.limit_in_bytes", "9223372036854771712\n"),
+            (
+                "/sys/fs/cgroup/m m/memory.limit_in_bytes",
+                "9223372036854771712\n",
+            ),
             // Outside of the mount.
             ("/sys/fs/cgroup/memory.limit_in_bytes", "1\n"),
         ];
@@ -140,9 +146,18 @@ mod tests {
             all.push((name, text));
             limit(&all)
         };
-        assert_eq!(unified("/sys/fs/cgroup/unified/x/memory.max", "600\n"), Some(600));
-        assert_eq!(unified("/sys/fs/cgroup/unified/x/y/memory.high", "5\n"), Some(5));
-        assert_eq!(unified("/sys/fs/cgroup/unified/x/y/memory.max", "max\n"), Some(700));
+        assert_eq!(
+            unified("/sys/fs/cgroup/unified/x/memory.max", "600\n"),
+            Some(600)
+        );
+        assert_eq!(
+            unified("/sys/fs/cgroup/unified/x/y/memory.high", "5\n"),
+            Some(5)
+        );
+        assert_eq!(
+            unified("/sys/fs/cgroup/unified/x/y/memory.max", "max\n"),
+            Some(700)
+        );
     }
 
     #[test]
@@ -159,7 +174,10 @@ mod tests {
             assert_eq!(found, Some(4096), "{group}");
         }
         assert_eq!(limit(&[]), None);
-        let unmounted = [("/proc/self/cgroup", "0::/\n"), ("/proc/self/mountinfo", "")];
+        let unmounted = [
+            ("/proc/self/cgroup", "0::/\n"),
+            ("/proc/self/mountinfo", ""),
+        ];
         assert_eq!(limit(&unmounted), None);
     }
 

@@ -3,8 +3,8 @@
 use super::Subject;
 use super::grid::{BUDGET, Grid, Run, plan};
 use crate::error::Result;
-use crate::{memory, parallel};
 use crate::statistics::{Summary, Value, Values};
+use crate::{memory, parallel};
 
 /// The means of a tensor's cells and the statistics of the values that were read.
 #[derive(Debug, Clone)]

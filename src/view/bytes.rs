@@ -96,7 +96,11 @@ impl Deferred {
                 true => Ok(bytes),
                 false => Err(Error::other(
                     libc::EIO,
-                    format!("made {} bytes where {} were announced", bytes.len(), self.len),
+                    format!(
+                        "made {} bytes where {} were announced",
+                        bytes.len(),
+                        self.len
+                    ),
                 )),
             }
         })

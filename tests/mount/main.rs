@@ -11,6 +11,8 @@ mod gguf;
 mod incomplete;
 mod listing;
 mod manifest;
+mod memory;
+mod memory_limit;
 mod names;
 mod readonly;
 mod reads;
