@@ -165,7 +165,8 @@ fn digests(mount: &Mounted, files: &[&str], readers: usize) -> Vec<Vec<u8>> {
         let all: Vec<_> = (0..readers)
             .map(|i| {
                 let path = &paths[i % paths.len()];
-                scope.spawn(move || digest(path, i / paths.len() % 2 == 1))
+                let direct = i / paths.len() % 2 == 1;
+                scope.spawn(move || digest(path, direct))
             })
             .collect();
         all.into_iter().map(|t| t.join().expect("reads")).collect()
