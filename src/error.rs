@@ -113,22 +113,6 @@ pub enum Error {
         /// The size of the file now, in bytes.
         has: u64,
     },
-    /// The source file gave fewer bytes than its size promises.
-    #[error(
-        "{at}: gave {got} of {wanted} bytes at offset {offset}, although its size is {size}; check the file system that it is on"
-    )]
-    ShortRead {
-        /// The source file.
-        at: Location,
-        /// Where the read began.
-        offset: u64,
-        /// The bytes that were asked for.
-        wanted: u64,
-        /// The bytes that came.
-        got: u64,
-        /// The size of the file now, in bytes.
-        size: u64,
-    },
     /// Bytes inside a tensor make its values impossible (a group index out of range, for example).
     #[error("{tensor}: {problem}")]
     Data {
@@ -208,10 +192,7 @@ impl Error {
                 Some(e @ (libc::EACCES | libc::EPERM | libc::ENOMEM | libc::ENOENT)) => e,
                 _ => libc::EIO,
             },
-            Error::Invalid { .. }
-            | Error::Truncated { .. }
-            | Error::ShortRead { .. }
-            | Error::Data { .. } => libc::EIO,
+            Error::Invalid { .. } | Error::Truncated { .. } | Error::Data { .. } => libc::EIO,
             Error::NotFound(_) => libc::ENOENT,
             Error::Other { errno, .. } => *errno,
         }

@@ -52,23 +52,22 @@ impl LocalFile {
     /// A read that got `got` of `wanted` bytes: of a file that is now shorter, or of one that does not
     /// give what its size promises.
     fn ended_early(&self, offset: u64, wanted: u64, got: u64) -> Error {
-        let at = self.location.clone();
         let size = self.file.metadata().map_or(0, |m| m.len());
         let needs = offset.saturating_add(wanted);
-        match size < needs {
-            true => Error::Truncated {
-                at,
+        if size < needs {
+            return Error::Truncated {
+                at: self.location.clone(),
                 needs,
                 has: size,
-            },
-            false => Error::ShortRead {
-                at,
-                offset,
-                wanted,
-                got,
-                size,
-            },
+            };
         }
+        let short = format!(
+            "gave {got} of {wanted} bytes, although its size is {size}; check the file system that it is on"
+        );
+        Error::io(
+            format!("read {} at {offset}", self.location),
+            io::Error::new(io::ErrorKind::UnexpectedEof, short),
+        )
     }
 
     /// The current attributes of the open file.
@@ -315,7 +314,7 @@ mod tests {
         assert_eq!(error.errno(), libc::EIO);
         let (name, size) = (path.display(), file.len());
         let want =
-            format!("{name}: gave {line} of 100 bytes at offset 0, although its size is {size}");
+            format!("read {name} at 0: gave {line} of 100 bytes, although its size is {size}");
         assert!(error.to_string().starts_with(&want), "{error}");
         // Beyond the size it is truncated, whatever it holds.
         let error = file.read_at(size, &mut [0; 1]).unwrap_err().to_string();
