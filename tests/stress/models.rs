@@ -63,17 +63,18 @@ impl Scene {
         self.mounts.iter().map(Mounted::root).collect()
     }
 
-    /// Mounts a model. Its files have the bytes that are known, and others those of now. A file whose path
+    /// Mounts a directory, or a file in it. Its files have the bytes that are known, and others those of now. A file whose path
     /// contains one of `dangers` is in that danger.
     fn mount(
         &mut self,
-        model: &Path,
         dir: ModelDir,
+        file: Option<&str>,
         args: &[&str],
         known: &Known,
         dangers: &[(&str, Danger)],
     ) {
-        let mounted = Mounted::with(model, args);
+        let model = file.map_or(dir.path().to_path_buf(), |file| dir.join(file));
+        let mounted = Mounted::with(&model, args);
         let mut seen = 0;
         for path in regular_files(mounted.root()) {
             let below = path
@@ -199,13 +200,7 @@ impl Scene {
         known.insert("files/notes.txt".into(), noise(3, 70_001));
         self.harmless
             .extend(["1.safetensors", "2.safetensors"].map(|name| dir.join(name)));
-        self.mount(
-            &dir.path().to_path_buf(),
-            dir,
-            &["--threads", "3"],
-            &known,
-            &[],
-        );
+        self.mount(dir, None, &["--threads", "3"], &known, &[]);
     }
 
     /// One of two shards may be cut.
@@ -229,13 +224,7 @@ impl Scene {
             ("meta.json", Danger::None),
             ("model_weights.json", Danger::None),
         ];
-        self.mount(
-            &dir.path().to_path_buf(),
-            dir,
-            &[],
-            &known,
-            &[&safe[..], &dangers].concat(),
-        );
+        self.mount(dir, None, &[], &known, &[&safe[..], &dangers].concat());
     }
 
     /// One of two shards lies on another FUSE file system, which stops now and then.
@@ -262,7 +251,7 @@ impl Scene {
         );
         let known = known(near.iter().chain(far));
         let dangers = ["/far", "export/"].map(|name| (name, Danger::Stalled));
-        self.mount(&dir.path().to_path_buf(), dir, &[], &known, &dangers);
+        self.mount(dir, None, &[], &known, &dangers);
     }
 
     /// A layer whose words lie across the rows of its values.
@@ -306,7 +295,7 @@ impl Scene {
         known.insert(format!("tensors/{}/f32", name("weight")), values.clone());
         known.insert(format!("tensors/{}/raw", name("weight")), values);
         self.harmless.push(dir.join("model.safetensors"));
-        self.mount(&dir.path().to_path_buf(), dir, &[], &known, &[]);
+        self.mount(dir, None, &[], &known, &[]);
     }
 
     /// Blocks of two kinds.
@@ -343,8 +332,8 @@ impl Scene {
         }
         let dir = ModelDir::new();
         let path = dir.file("m.gguf", file.bytes());
-        self.harmless.push(path.clone());
-        self.mount(&path, dir, &[], &known, &[]);
+        self.harmless.push(path);
+        self.mount(dir, Some("m.gguf"), &[], &known, &[]);
     }
 
     /// Transposed and sliced tensors, in both containers.
@@ -382,7 +371,7 @@ impl Scene {
                 zip_file(&root)
             };
             self.harmless.push(dir.file("model.pt", bytes));
-            self.mount(&dir.path().to_path_buf(), dir, &[], &known, &[]);
+            self.mount(dir, None, &[], &known, &[]);
         }
     }
 
@@ -409,7 +398,7 @@ impl Scene {
             }
             // Their values agree up to the kind of NaN and the sign of zero (`tests/golden.rs`); what is
             // compared here is that they stay what they are.
-            self.mount(&dir.path().to_path_buf(), dir, &[], &Known::new(), &[]);
+            self.mount(dir, None, &[], &Known::new(), &[]);
             let expected = std::fs::read(case.join("expected.safetensors")).expect("read");
             let mounted = self.mounts.last().expect("just mounted");
             for (name, tensor) in SafeTensors::deserialize(&expected)
