@@ -12,7 +12,7 @@ use signal_hook::iterator::Signals;
 use super::Usage;
 use super::daemon::{self, Side};
 use super::logging::Destination;
-use crate::catalog::{Catalog, OpenOptions};
+use crate::catalog::{Audience, Catalog, OpenOptions, Source};
 use crate::cli::MountArgs;
 use crate::fs::Fs;
 use crate::fuse::{self, MountOptions};
@@ -67,15 +67,16 @@ fn start(args: &MountArgs) -> Result<Started> {
         let (shown, mounted) = (model.display(), mounted.display());
         bail!("{shown}: is itself a mount, of {mounted}; mount that");
     }
-    let model = Model::open(
-        model,
-        OpenOptions {
-            allow_missing: flags.allow_missing,
-        },
+    let source = Source::find(model, Audience::of_mount(args.allow_other))?;
+    let open = OpenOptions {
+        allow_missing: flags.allow_missing,
+    };
+    let model = Model::new(
+        Catalog::read(&source, open)?,
         ModelOptions {
             synthetic: !flags.no_synthetic,
         },
-    )?;
+    );
     give_back_free_memory();
     report_what_is_unusual(&model.catalog, args.foreground && args.log_file.is_none());
     let model = Arc::new(model);
@@ -137,6 +138,9 @@ fn report_what_is_unusual(catalog: &Catalog, logs_to_stderr: bool) {
     };
     for unused in &catalog.configs.unused {
         warn(&unused.to_string());
+    }
+    if let Some(caution) = catalog.caution() {
+        warn(&caution);
     }
     if catalog.shards_missing {
         warn("some of the model's files are missing or damaged; 'stfs verify' lists them");

@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use super::View;
-use crate::catalog::{Extent, Piece};
+use crate::catalog::{Extent, Piece, steady};
 use crate::error::{Error, Result};
 use crate::patience;
 
@@ -82,7 +82,7 @@ impl Deferred {
             patience::take_long()?;
             let _making = self.making.lock().unwrap_or_else(PoisonError::into_inner);
             if self.made.get().is_none() {
-                let bytes = (self.make)()?;
+                let bytes = steady::kept(|| (self.make)())?;
                 if bytes.len() as u64 != self.len {
                     return Err(Error::other(
                         libc::EIO,

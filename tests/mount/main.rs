@@ -3,12 +3,15 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod access;
 mod attributes;
+mod changes;
 mod checkpoints;
 mod damage;
 mod facts;
 mod gguf;
 mod incomplete;
+mod links;
 mod listing;
 mod manifest;
 mod names;
