@@ -29,7 +29,10 @@ pub use container::{check_gguf, check_header, check_pickle};
 pub use findings::{HeaderProblem, Problem, check};
 pub use order::natural;
 pub use row::{ManifestBits, Row, RowBytes, RowOrigin};
-pub use store::{Entry, EntryKind, FileState, LocalFile, Object, Piece, Source, Stat, Store};
+pub use store::{
+    ACL_XATTR, Acl, Audience, Entry, EntryKind, FileState, LocalFile, Look, Object, Piece, Source,
+    Stat, Store, steady,
+};
 #[cfg(test)]
 pub(crate) use store::{MemoryObject, MemoryStore};
 use tensors::Stored;
@@ -97,12 +100,12 @@ pub struct Catalog {
 }
 
 impl Catalog {
-    /// Opens a model: a directory or one of the files of interface section 1.
+    /// Opens a model for the caller alone: a directory or one of the files of interface section 1.
     ///
     /// # Errors
     /// Whatever is wrong with the model, naming the file, the tensor and the numbers.
     pub fn open(model: &Path, options: OpenOptions) -> Result<Catalog> {
-        Catalog::read(&Source::find(model)?, options)
+        Catalog::read(&Source::find(model, Audience::Caller)?, options)
     }
 
     /// Reads a model from a store.
@@ -217,7 +220,16 @@ impl Catalog {
     /// Owner, permissions and mtime for files that represent the whole model: the strictest of its
     /// files.
     pub fn stat(&self) -> Stat {
-        Stat::strictest(self.files.iter().map(|f| *f.stat())).unwrap_or_else(|| self.dir_stat())
+        Stat::strictest(self.files.iter().map(|f| f.stat().clone()))
+            .unwrap_or_else(|| self.dir_stat())
+    }
+
+    /// What the user that mounts the model for everyone should know.
+    pub fn caution(&self) -> Option<String> {
+        let closed = self.store.closed_above()?;
+        Some(format!(
+            "{closed}: not every user may search this directory, but with --allow-other all of them reach the model in it through the mount, as far as the permissions of the model's own files and directory allow"
+        ))
     }
 
     /// Owner, permissions and mtime of the model directory.

@@ -113,6 +113,17 @@ pub enum Error {
         /// The size of the file now, in bytes.
         has: u64,
     },
+    /// A link in the model directory leads where not every user of the mount could have followed it.
+    #[error(
+        "{at}: is a link that not every user can follow, because of {closed}; with --allow-other everyone would read through it: copy the file into the model directory, let others search {closed} ('chmod a+x'), or mount without --allow-other",
+        closed = closed.display()
+    )]
+    Unreachable {
+        /// The link.
+        at: Location,
+        /// The directory on the way that not everyone may search, or the file if it was moved meanwhile.
+        closed: Box<Path>,
+    },
     /// Bytes inside a tensor make its values impossible (a group index out of range, for example).
     #[error("{tensor}: {problem}")]
     Data {
@@ -194,6 +205,7 @@ impl Error {
             },
             Error::Invalid { .. } | Error::Truncated { .. } | Error::Data { .. } => libc::EIO,
             Error::NotFound(_) => libc::ENOENT,
+            Error::Unreachable { .. } => libc::EACCES,
             Error::Other { errno, .. } => *errno,
         }
     }

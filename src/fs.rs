@@ -3,7 +3,7 @@
 //!
 //! Every request that may have to wait returns an [`Answer`].
 
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, OnceLock};
 use std::time::{Instant, SystemTime};
 
@@ -17,15 +17,19 @@ use crate::workers::{MOUNT_LIMIT, Workers};
 
 mod answer;
 mod buffers;
+mod caller;
 mod device_memory;
 mod handles;
+mod kept;
 mod open;
 mod status;
 mod xattr;
 
 pub use answer::{Answer, Work};
 use buffers::Buffers;
+pub use caller::Caller;
 use handles::Handles;
+use kept::Kept;
 pub use open::{OpenFile, ReadBytes};
 use status::Looking;
 
@@ -74,6 +78,9 @@ pub struct Fs {
     pub pool: Workers,
     handles: Handles,
     buffers: Buffers,
+    kept: Kept,
+    /// A job makes sure that no write to a source goes unseen.
+    settling: Arc<AtomicBool>,
     gpu: Gpu,
     /// All stored tensors as one piece of device memory, laid out when it is first asked about.
     arena: OnceLock<Arc<Arena>>,
@@ -99,6 +106,8 @@ impl Fs {
             layout,
             handles: Handles::default(),
             buffers: Buffers::of(memory::budget()),
+            kept: Kept::default(),
+            settling: Arc::default(),
             gpu: Gpu::new(gpu, pool.clone()),
             pool,
             arena: OnceLock::new(),
@@ -153,11 +162,15 @@ impl Fs {
         let stat = self.layout.stat(node);
         let kind = node.kind();
         // A user that may read a directory may search it; nothing here is executable.
-        let perm = match kind {
+        let mut perm = match kind {
             Kind::Dir => (stat.mode & 0o555) | ((stat.mode & 0o444) >> 2),
             Kind::File => stat.mode & 0o444,
             Kind::Link => 0o777,
         };
+        // The kernel takes an empty mask for "no list", and would go by the other bits.
+        if stat.acl.is_some() && kind != Kind::Link && perm & 0o070 == 0 && stat.mode & 0o070 != 0 {
+            perm &= 0o700;
+        }
         Ok(Attr {
             ino: node.ino(),
             kind,

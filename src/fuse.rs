@@ -3,7 +3,7 @@
 
 use std::ffi::OsStr;
 use std::io;
-use std::sync::Arc;
+use std::sync::{Arc, Once};
 
 use fuser::{
     Errno, FileHandle, Filesystem, FopenFlags, INodeNo, InitFlags, IoctlFlags, KernelConfig,
@@ -11,7 +11,7 @@ use fuser::{
     ReplyEntry, ReplyIoctl, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyXattr, Request,
 };
 
-use crate::fs::{Answer, Fs, ReadBytes};
+use crate::fs::{Answer, Caller, Fs, ReadBytes};
 use crate::ioctl;
 use crate::patience::{self, Patience};
 
@@ -33,6 +33,8 @@ const MAX_BACKGROUND: u16 = 1024;
 pub struct FuseFs {
     fs: Arc<Fs>,
     gate: Gate,
+    /// Of the first request.
+    begun: Once,
 }
 
 impl FuseFs {
@@ -42,6 +44,7 @@ impl FuseFs {
         FuseFs {
             fs,
             gate: Gate::new(reading),
+            begun: Once::new(),
         }
     }
 
@@ -70,6 +73,8 @@ impl FuseFs {
         ask: impl FnOnce(&Fs) -> Answer<T>,
         reply: impl FnOnce(T) + Send + 'static,
     ) {
+        // Not earlier: a thread that is started before the session would have more rights than this one.
+        self.begun.call_once(|| self.fs.settle_sources());
         shielded(|| {
             patience::with(patience, || match ask(&self.fs) {
                 Answer::Ready(value) => reply(value),
@@ -122,6 +127,12 @@ impl Filesystem for FuseFs {
             // What an older kernel lacks costs speed, not correctness.
             let _ = config.add_capabilities(capability);
         }
+        // Not always: with it the kernel asks for the list of every file that another user looks up.
+        if self.fs.layout.has_acls && config.add_capabilities(InitFlags::FUSE_POSIX_ACL).is_err() {
+            let problem =
+                "the model's files have access control lists, which this kernel cannot serve";
+            return Err(io::Error::new(io::ErrorKind::Unsupported, problem));
+        }
         // Sizes the requests: 256 pages, the most that fs.fuse.max_pages_limit grants by default.
         let _ = config.set_max_write(1 << 20);
         // The kernel answers with the most it allows if that is less.
@@ -163,12 +174,17 @@ impl Filesystem for FuseFs {
         );
     }
 
-    fn open(&self, _req: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
+    fn open(&self, req: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
         if flags.0 & libc::O_ACCMODE != libc::O_RDONLY {
             return reply.error(Errno::EROFS);
         }
+        let caller = Caller {
+            uid: req.uid(),
+            gid: req.gid(),
+            pid: req.pid(),
+        };
         self.answer_from_sources(
-            |fs| fs.open(ino.0),
+            |fs| fs.open(ino.0, caller),
             |opened| match opened {
                 Ok((fh, same)) => {
                     // Without KEEP_CACHE the kernel drops what it holds of the file.

@@ -35,6 +35,8 @@ pub struct Layout {
     tree: OnceLock<NameTree>,
     dir_stat: Stat,
     all_stat: Stat,
+    /// Whether any source or the model directory has an access control list.
+    pub has_acls: bool,
     generated: generated::GeneratedFiles,
     shared: shared::SharedFiles,
     /// By file, then tensor: lengths that are worth remembering. 0: not measured yet.
@@ -49,10 +51,18 @@ impl Layout {
             false => Box::default(),
         };
         let mut rows = TensorFile::all();
+        let other_files = files::scan(&model.catalog);
+        let dir_stat = model.catalog.dir_stat();
+        let weights = model.catalog.files.iter().map(|f| f.stat());
+        let others = other_files.iter().map(|f| &f.stat);
+        let mut stats = weights.chain(others).chain([&dir_stat]);
+        let has_acls = stats.any(|stat| stat.acl.is_some());
+        drop(stats);
         Layout {
-            other_files: files::scan(&model.catalog),
+            has_acls,
+            other_files,
             tree: OnceLock::new(),
-            dir_stat: model.catalog.dir_stat(),
+            dir_stat,
             all_stat: model.catalog.stat(),
             generated: Default::default(),
             shared: Default::default(),
@@ -210,13 +220,13 @@ impl Layout {
     pub fn stat(&self, node: Node) -> Stat {
         match node {
             Node::TensorFile(_, id) => self.model.stat(id),
-            Node::Top(top) if top.kind() == Kind::File => self.all_stat,
-            Node::Export(_) => self.all_stat,
-            Node::Other(i) => self
-                .other_files
-                .get(i as usize)
-                .map_or(self.dir_stat, |f| f.stat),
-            _ => self.dir_stat,
+            Node::Top(top) if top.kind() == Kind::File => self.all_stat.clone(),
+            Node::Export(_) => self.all_stat.clone(),
+            Node::Other(i) => {
+                let file = self.other_files.get(i as usize);
+                file.map_or(&self.dir_stat, |f| &f.stat).clone()
+            }
+            _ => self.dir_stat.clone(),
         }
     }
 

@@ -5,7 +5,7 @@ use std::fmt;
 use std::path::Path;
 
 use super::store::Source;
-use super::{OpenOptions, container};
+use super::{Audience, OpenOptions, container};
 use crate::error::{Error, Location, Result};
 
 /// Something wrong with a model.
@@ -179,7 +179,7 @@ impl Findings {
 /// # Errors
 /// There is no model at this path.
 pub fn check(model: &Path) -> Result<Vec<Problem>> {
-    let claim = container::claim(&Source::find(model)?)?;
+    let claim = container::claim(&Source::find(model, Audience::Caller)?)?;
     let mut findings = Findings::all();
     let read = claim.read(&mut findings);
     let mut problems = findings.into_problems();

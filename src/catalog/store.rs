@@ -9,12 +9,15 @@ use std::sync::Arc;
 use crate::error::{Error, Location, Result};
 use crate::mounts;
 
+mod acl;
 mod local;
 mod piece;
 mod stat;
+pub mod steady;
 #[cfg(test)]
 mod testing;
 
+pub use acl::{ACL_XATTR, Acl};
 pub use local::LocalFile;
 pub use piece::Piece;
 pub use stat::{FileState, Stat};
@@ -25,11 +28,31 @@ pub(crate) use testing::{MemoryObject, MemoryStore};
 pub(super) const MAX_INDEX: u64 = 1 << 30;
 
 /// Looks for a MODEL in one kind of store; `None` if the argument does not have that store's form.
-type Find = fn(&Path) -> Option<Result<Source>>;
+type Find = fn(&Path, Audience) -> Option<Result<Source>>;
 
 /// The kinds of stores. The first that answers decides. The local file system must be the last,
 /// because it accepts every path.
 static STORES: &[Find] = &[local::find];
+
+/// Who will see the bytes of a store.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Audience {
+    /// The user that opens it, who may read what that user may.
+    #[default]
+    Caller,
+    /// Other users, too, through a mount. Links are followed only as far as every user could follow them.
+    Everyone,
+}
+
+impl Audience {
+    /// That of a mount.
+    pub fn of_mount(allow_other: bool) -> Audience {
+        match allow_other {
+            true => Audience::Everyone,
+            false => Audience::Caller,
+        }
+    }
+}
 
 /// A MODEL argument, resolved.
 #[derive(Clone)]
@@ -50,16 +73,16 @@ impl Source {
     ///
     /// # Errors
     /// There is no such file or directory, or it cannot be accessed.
-    pub fn find(model: &Path) -> Result<Source> {
+    pub fn find(model: &Path, audience: Audience) -> Result<Source> {
         let mounted = mounts::model_at(model);
         let model = mounted.as_deref().unwrap_or(model);
-        let found = STORES.iter().find_map(|find| find(model));
+        let found = STORES.iter().find_map(|find| find(model, audience));
         found.unwrap_or_else(|| Err(Error::invalid(model, "is not in a place that stfs knows")))
     }
 }
 
 /// The kind of an entry in a store's listing.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum EntryKind {
     /// A regular file, or a link to one.
     File(Stat),
@@ -85,6 +108,11 @@ pub trait Store: Send + Sync {
 
     /// The owner, permissions and times of the directory itself, now.
     fn attributes(&self) -> Stat;
+
+    /// A directory above it that not every user may search, though everyone is to see the store.
+    fn closed_above(&self) -> Option<Location> {
+        None
+    }
 
     /// All entries, in any order.
     ///
@@ -126,6 +154,15 @@ pub trait Store: Send + Sync {
     }
 }
 
+/// What an object looks like now, compared with when it was opened.
+#[derive(Debug, Default)]
+pub struct Look {
+    /// Which of its versions this is: equal numbers mean equal bytes. `None` if that is not certain.
+    pub version: Option<u64>,
+    /// Its owner, permissions and ACL, if they are no longer those with which it was opened.
+    pub access: Option<Stat>,
+}
+
 /// One file: bytes of a known length, fixed when it is opened.
 pub trait Object: Send + Sync {
     /// Its name in the store, for display: bytes that are not valid UTF-8 are replaced.
@@ -156,8 +193,17 @@ pub trait Object: Send + Sync {
     /// Whether it was ever seen to differ from what was opened. Does not check again.
     fn was_changed(&self) -> bool;
 
+    /// Looks at it now.
+    fn look(&self) -> Look;
+
+    /// Brings the object into a state from which no change of its bytes goes unseen by [`Object::look`].
+    /// May take long. `false` if that state is not reached yet: to be called again, after a pause.
+    fn settle(&self) -> bool {
+        true
+    }
+
     /// Fills `buf` with the bytes from `offset` on. Never raises a signal, whatever happened to the
-    /// file.
+    /// file. Inside a scope of [`steady`], the caller must not use the bytes before that has ended.
     ///
     /// # Errors
     /// [`Error::Truncated`] if it now ends before the range does, or the store's own error.

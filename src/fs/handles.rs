@@ -39,16 +39,12 @@ impl Handles {
         slots.files.get(i)?.clone()
     }
 
-    /// Removes a file.
-    pub fn remove(&self, fh: u64) {
+    /// Removes a file, and returns it.
+    pub fn remove(&self, fh: u64) -> Option<Arc<OpenFile>> {
         let mut slots = self.0.write().unwrap_or_else(PoisonError::into_inner);
-        let Some(i) = fh.checked_sub(1).and_then(|i| usize::try_from(i).ok()) else {
-            return;
-        };
-        if let Some(slot) = slots.files.get_mut(i)
-            && slot.take().is_some()
-        {
-            slots.free.push(i);
-        }
+        let i = usize::try_from(fh.checked_sub(1)?).ok()?;
+        let file = slots.files.get_mut(i)?.take()?;
+        slots.free.push(i);
+        Some(file)
     }
 }

@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
-use super::{Answer, Fs, no_such};
-use crate::catalog::{Extent, Piece};
+use super::{Answer, Caller, Fs, kept, no_such};
+use crate::catalog::{Extent, Piece, Stat, steady};
 use crate::error::{Error, Result};
 use crate::layout::{Kind, Node};
 use crate::patience;
@@ -18,20 +19,29 @@ pub struct OpenFile {
     pub view: SharedView,
     /// Where the last read ended: the next of a sequential reader begins there.
     read_up_to: AtomicU64,
+    /// The version of its sources when it was opened, if that is certain.
+    version: Option<u64>,
 }
 
 /// Reads below this many bytes that do not follow on the last are taken for random ones.
 const SMALL_READ: usize = 64 << 10;
 
+// Pauses between looks at sources that are not settled yet: usually the second look suffices, and a large
+// download takes its minutes to be written back.
+const FIRST_PAUSE: Duration = Duration::from_millis(10);
+const LAST_PAUSE: Duration = Duration::from_secs(5);
+
 impl Fs {
-    /// Opens a file. Returns its handle, which must be passed to [`Fs::release`] once, and whether the
-    /// pages of the file that the kernel may have cached are still right.
+    /// Opens a file for a caller, whom the attributes that it had at mount let read it. Returns its handle,
+    /// which must be passed to [`Fs::release`] once, and whether the pages of the file that the kernel may
+    /// have cached are still right.
     ///
     /// # Errors
-    /// It is a directory or does not exist, its source may not be read, or its view cannot be made.
-    pub fn open(&self, ino: u64) -> Answer<Result<(u64, bool)>> {
+    /// It is a directory or does not exist, its source may not be read (by the mount, or any more by the
+    /// caller), or its view cannot be made.
+    pub fn open(&self, ino: u64, caller: Caller) -> Answer<Result<(u64, bool)>> {
         // A refused attempt must not take a handle.
-        match Answer::of(self, move |fs| fs.opened_file(ino)) {
+        match Answer::of(self, move |fs| fs.opened_file(ino, caller)) {
             Answer::Ready(file) => Answer::Ready(self.with_handle(file)),
             Answer::Wait(work) => Answer::Wait(Box::new(move |fs| fs.with_handle(work(fs)))),
         }
@@ -41,7 +51,7 @@ impl Fs {
         file.map(|(file, same)| (self.handles.insert(file), same))
     }
 
-    fn opened_file(&self, ino: u64) -> Result<(OpenFile, bool)> {
+    fn opened_file(&self, ino: u64, caller: Caller) -> Result<(OpenFile, bool)> {
         let node = self.node(ino)?;
         if node.kind() != Kind::File {
             return Err(Error::other(libc::EISDIR, "is a directory"));
@@ -49,13 +59,48 @@ impl Fs {
         if !self.layout.try_exists(node)? {
             return Err(no_such(ino));
         }
-        let same = !self.layout.source_changed(node);
+        let looks = self.layout.look(node);
+        let lets_read = |now: &Stat| now.lets_read(caller.uid, |group| caller.is_in(group));
+        if !looks.iter().flat_map(|look| &look.access).all(lets_read) {
+            let path = self.layout.path(node);
+            let problem = "its source's permissions have changed, and do not let this user read it";
+            return Err(Error::other(
+                libc::EACCES,
+                format!("{path}: user {}: {problem}", caller.uid),
+            ));
+        }
+        let version = kept::version(&looks);
+        if version.is_none() {
+            self.settle_sources();
+        }
         let file = OpenFile {
             node,
             view: self.view(node)?,
             read_up_to: AtomicU64::new(0),
+            version,
         };
-        Ok((file, same))
+        Ok((file, self.kept.is_current(ino, version)))
+    }
+
+    /// Sees to it, in the background, that no later write to a source goes unseen. Costs nothing once that is
+    /// so.
+    pub fn settle_sources(&self) {
+        if self.settling.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let (sources, settling) = (self.layout.all_sources(), self.settling.clone());
+        let job = move || {
+            let mut pause = FIRST_PAUSE;
+            // All of them each time: one that is settled may have changed since.
+            while sources.iter().filter(|file| !file.settle()).count() > 0 {
+                std::thread::sleep(pause);
+                pause = LAST_PAUSE.min(2 * pause);
+            }
+            settling.store(false, Ordering::Release);
+        };
+        if self.pool.run(job).is_err() {
+            self.settling.store(false, Ordering::Release);
+        }
     }
 
     /// The bytes that a file shows.
@@ -132,10 +177,15 @@ impl Fs {
             if !follows && n < SMALL_READ {
                 piece.fetch_alone();
             }
-            return give(piece.check().map(|()| ReadBytes::Piece(piece)));
+            match piece.check() {
+                // Copied below, and then looked at again.
+                Ok(()) if piece.was_changed() => {}
+                Ok(()) => return give(Ok(ReadBytes::Piece(piece))),
+                Err(e) => return give(Err(e)),
+            }
         }
         let read = self.buffers.with(n, |bytes| {
-            let read = file.view.read_at(offset, bytes);
+            let read = steady::read(|| file.view.read_at(offset, bytes));
             give(read.map(|()| ReadBytes::Memory(bytes)));
         });
         if let Err(no_memory) = read {
@@ -147,7 +197,9 @@ impl Fs {
     pub fn release(&self, fh: u64) {
         // Before the handle is removed: then another file may get the same number.
         self.gpu.released(fh);
-        self.handles.remove(fh);
+        if let Some(file) = self.handles.remove(fh) {
+            self.kept.dropped(file.node.ino(), file.version);
+        }
     }
 
     /// Bytes that readers were given so far.

@@ -18,6 +18,12 @@ mod listing;
 
 const ROOT: u64 = 1;
 
+const CALLER: Caller = Caller {
+    uid: 0,
+    gid: 0,
+    pid: 0,
+};
+
 /// A 4-bit layer of bitsandbytes, whose shape is in tensor data.
 fn layer_with_facts(module: &str) -> Vec<Stored> {
     let state = json!({"quant_type": "nf4", "blocksize": 64, "dtype": "bfloat16", "shape": [8, 8]});
@@ -89,7 +95,11 @@ impl Mount {
     }
 
     fn open(&self, path: &[&str]) -> u64 {
-        self.fs.open(self.ino(path)).wait(&self.fs).unwrap().0
+        self.fs
+            .open(self.ino(path), CALLER)
+            .wait(&self.fs)
+            .unwrap()
+            .0
     }
 
     /// Every inode, found with all patience.
@@ -144,11 +154,11 @@ fn generated_files_wait_until_they_are_measured() {
         let attr = at_once(|| fs.lookup(ROOT, name)).wait(fs).unwrap();
         assert!(attr.size > 0);
         assert!(is_ready(&at_once(|| fs.lookup(ROOT, name))), "{name}");
-        assert!(!is_ready(&at_once(|| fs.open(attr.ino))), "{name}");
-        let (fh, _) = at_once(|| fs.open(attr.ino)).wait(fs).unwrap();
+        assert!(!is_ready(&at_once(|| fs.open(attr.ino, CALLER))), "{name}");
+        let (fh, _) = at_once(|| fs.open(attr.ino, CALLER)).wait(fs).unwrap();
         // What is in memory is read on any thread, and opened again as long as it is held.
         assert!(is_ready(&at_once(|| fs.read(fh, 0, 9, |_| ()))));
-        assert!(is_ready(&at_once(|| fs.open(attr.ino))));
+        assert!(is_ready(&at_once(|| fs.open(attr.ino, CALLER))));
     }
 }
 
@@ -157,8 +167,8 @@ fn a_read_touches_a_source_only_where_it_may() {
     let m = mount();
     let fs = &m.fs;
     let raw = m.ino(&["tensors", "plain", "raw"]);
-    assert!(!is_ready(&at_once(|| fs.open(raw))));
-    let Answer::Ready(Ok((fh, true))) = from_sources(|| fs.open(raw)) else {
+    assert!(!is_ready(&at_once(|| fs.open(raw, CALLER))));
+    let Answer::Ready(Ok((fh, true))) = from_sources(|| fs.open(raw, CALLER)) else {
         panic!("it opens, and its source has not changed");
     };
     fs.release(fh);
@@ -280,7 +290,7 @@ fn no_request_waits_with_no_patience() {
                     let _ = fs.getxattr(ino, "user.stfs.status");
                     let _ = fs.listxattr(ino);
                     let _ = fs.ioctl(ino, None, ioctl::UPLOAD, &[], 0, Box::new(|_, _| ()));
-                    if let Answer::Ready(Ok((fh, _))) = fs.open(ino) {
+                    if let Answer::Ready(Ok((fh, _))) = fs.open(ino, CALLER) {
                         let _ = fs.read(fh, 0, 100, |_| ());
                         fs.release(fh);
                     }
@@ -357,7 +367,7 @@ fn an_inode_number_that_nothing_has_is_an_error() {
         assert!(fs.getattr(ino).wait(fs).is_err(), "{node:?}");
         assert!(fs.readlink(ino).wait(fs).is_err(), "{node:?}");
         assert!(fs.lookup(ino, "raw").wait(fs).is_err(), "{node:?}");
-        assert!(fs.open(ino).wait(fs).is_err(), "{node:?}");
+        assert!(fs.open(ino, CALLER).wait(fs).is_err(), "{node:?}");
         let listed = fs.readdir(ino, 0, true, Names::default()).wait(fs).1;
         assert!(listed.is_err(), "{node:?}");
         let value = fs.getxattr(ino, "user.stfs.name").wait(fs);

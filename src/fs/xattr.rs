@@ -1,9 +1,10 @@
 //! Extended attributes: `user.stfs.*` on the files of a tensor that hold an array, each about that
-//! file, and `user.stfs.status` on the root.
+//! file, `user.stfs.status` on the root, and the access control lists of the sources.
 
 use super::{Answer, Fs};
+use crate::catalog::ACL_XATTR;
 use crate::error::{Error, Result};
-use crate::layout::{Node, Top};
+use crate::layout::{Kind, Node, Top};
 
 /// Linux's limit on one value.
 const MAX_VALUE: usize = 64 << 10;
@@ -23,6 +24,11 @@ impl Fs {
     /// ENODATA: there is no such attribute.
     pub fn getxattr(&self, ino: u64, name: &str) -> Answer<Result<Vec<u8>>> {
         let none = || Error::other(libc::ENODATA, "no such attribute");
+        if name == ACL_XATTR {
+            let node = Node::from_ino(ino).filter(|_| self.layout.has_acls);
+            let acl = node.and_then(|node| self.acl(node));
+            return Answer::Ready(acl.ok_or_else(none));
+        }
         let key = name.strip_prefix(PREFIX);
         match key.zip(Node::from_ino(ino)) {
             None => Answer::Ready(Err(none())),
@@ -33,10 +39,26 @@ impl Fs {
         }
     }
 
+    /// The access control list of a node's sources.
+    fn acl(&self, node: Node) -> Option<Vec<u8>> {
+        let directory = match node.kind() {
+            Kind::Dir => true,
+            Kind::File => false,
+            Kind::Link => return None,
+        };
+        let acl = self.layout.stat(node).acl;
+        acl.map(|acl| acl.served(directory))
+    }
+
     /// The names, each with a NUL after it.
     pub fn listxattr(&self, ino: u64) -> Answer<Result<Vec<u8>>> {
         Answer::of(self, move |fs| {
             let mut out = String::new();
+            let node = Node::from_ino(ino).filter(|_| fs.layout.has_acls);
+            if node.and_then(|node| fs.acl(node)).is_some() {
+                out.push_str(ACL_XATTR);
+                out.push('\0');
+            }
             for key in fs.xattr_keys(ino)? {
                 out.push_str(PREFIX);
                 out.push_str(key);

@@ -94,7 +94,7 @@ impl Sources {
         self.0.iter().all(|file| {
             let stat = file.stat();
             let needed = if stat.uid == uid { 0o400 } else { 0o044 };
-            stat.mode & needed == needed
+            stat.mode & needed == needed && (stat.uid == uid || stat.acl.is_none())
         })
     }
 

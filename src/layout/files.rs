@@ -6,7 +6,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 
 use super::{Layout, Node, Top};
-use crate::catalog::{Catalog, EntryKind, Object, Stat, natural};
+use crate::catalog::{Catalog, EntryKind, Look, Object, Stat, natural};
+use crate::error::Error;
 
 /// A file of the model directory that is not one of the served weights.
 pub struct OtherFile {
@@ -50,9 +51,15 @@ fn open(catalog: &Catalog, name: String, own: &OsStr, kind: EntryKind) -> Option
     let EntryKind::File(listed) = kind else {
         return None;
     };
-    let source = catalog.store.open(own).ok();
+    let source = match catalog.store.open(own) {
+        Err(e @ Error::Unreachable { .. }) => {
+            log::warn!("not in files/: {e}");
+            return None;
+        }
+        opened => opened.ok(),
+    };
     // The file that was opened is served, whatever has its name later.
-    let stat = source.as_ref().map_or(listed, |file| *file.stat());
+    let stat = source.as_ref().map_or(listed, |file| file.stat().clone());
     Some(OtherFile { name, stat, source })
 }
 
@@ -69,21 +76,28 @@ fn shown(own: &OsStr) -> String {
 }
 
 impl Layout {
-    /// Whether a file that the node's bytes come from was ever seen to differ from what was mounted.
-    /// Looks now, too.
-    pub fn source_changed(&self, node: Node) -> bool {
-        let catalog = &self.model.catalog;
+    /// Looks at the files that a node's bytes are read from. None if those are in memory: then a source
+    /// that stalls does not matter.
+    pub fn look(&self, node: Node) -> Vec<Look> {
+        self.sources(node).iter().map(|file| file.look()).collect()
+    }
+
+    fn sources(&self, node: Node) -> Vec<&Arc<dyn Object>> {
+        let files = &self.model.catalog.files;
         match node {
             Node::TensorFile(file, id) if file.row().reads_sources => {
-                let files = self.model.source_files(id);
-                files.iter().any(|&f| catalog.files[f as usize].changed())
+                let of_tensor = self.model.source_files(id).into_iter();
+                of_tensor.filter_map(|f| files.get(f as usize)).collect()
             }
-            Node::Export(_) | Node::Top(Top::MetadataJson) => {
-                catalog.files.iter().any(|f| f.changed())
-            }
-            Node::Other(i) => self.other_file(i).is_some_and(|f| f.changed()),
-            // Generated from headers, which are in memory.
-            _ => false,
+            Node::Top(Top::MetadataJson) | Node::Export(_) => files.iter().collect(),
+            Node::Other(i) => self.other_file(i).into_iter().collect(),
+            _ => Vec::new(),
         }
+    }
+
+    /// All source files of the mount.
+    pub fn all_sources(&self) -> Vec<Arc<dyn Object>> {
+        let other = self.other_files.iter().filter_map(|f| f.source.as_ref());
+        other.chain(&self.model.catalog.files).cloned().collect()
     }
 }

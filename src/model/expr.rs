@@ -239,7 +239,7 @@ impl Model {
         Stat::strictest(
             files
                 .iter()
-                .map(|&f| *self.catalog.files[f as usize].stat()),
+                .map(|&f| self.catalog.files[f as usize].stat().clone()),
         )
         .unwrap_or_else(|| self.catalog.stat())
     }

@@ -11,6 +11,7 @@ use std::marker::PhantomData;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 
+use crate::catalog::steady;
 use crate::error::Result;
 use crate::memory;
 
@@ -212,7 +213,7 @@ impl<T: Send + Sync + 'static> TileCache<T> {
         if let Some(piece) = slot.clone().and_then(|piece| piece.downcast().ok()) {
             return Ok(piece);
         }
-        let piece = Arc::new(make(evicted)?);
+        let piece = Arc::new(steady::kept(|| make(evicted))?);
         *slot = Some(piece.clone());
         Ok(piece)
     }

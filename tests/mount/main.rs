@@ -3,13 +3,16 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod access;
 mod attributes;
+mod changes;
 mod checkpoints;
 mod damage;
 mod facts;
 mod freed;
 mod gguf;
 mod incomplete;
+mod links;
 mod listing;
 mod manifest;
 mod memory;

@@ -1,32 +1,38 @@
 //! The local file system: a directory of files, one of them, or a hub cache's folder of a model.
 
 use std::ffi::OsStr;
+use std::fs::File;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::{Entry, EntryKind, INCOMPLETE, Object, Source, Stat, Store, incomplete};
+use super::{Audience, Entry, EntryKind, INCOMPLETE, Object, Source, Stat, Store, incomplete};
 use crate::error::{Error, Location, PART, Result};
+use directory::Directory;
 
+mod acl;
+mod directory;
 mod hub;
 mod mapped_file;
 mod regular_file;
 mod small_file;
+mod watch;
 
 pub use mapped_file::LocalFile;
 pub(super) use mapped_file::MappedSlice;
 
 /// A directory.
 struct LocalStore {
-    dir: PathBuf,
+    dir: Directory,
+    audience: Audience,
     location: Location,
 }
 
 /// Resolves `model`, a path or `FILE#PART`, to a source.
-pub(super) fn find(model: &Path) -> Option<Result<Source>> {
+pub(super) fn find(model: &Path, audience: Audience) -> Option<Result<Source>> {
     Some(match take_apart(model) {
-        Some((file, part)) => find_part(file, part),
-        None => absolute(model).and_then(resolve),
+        Some((file, part)) => find_part(file, part, audience),
+        None => absolute(model).and_then(|model| resolve(model, audience)),
     })
 }
 
@@ -46,8 +52,8 @@ fn take_apart(model: &Path) -> Option<(&Path, &OsStr)> {
     parts.find(|(file, _)| exists(file))
 }
 
-fn find_part(file: &Path, part: &OsStr) -> Result<Source> {
-    let source = resolve(absolute(file)?)?;
+fn find_part(file: &Path, part: &OsStr, audience: Audience) -> Result<Source> {
+    let source = resolve(absolute(file)?, audience)?;
     if source.file.is_none() {
         let problem = "is a directory, which has no parts; give a file in it, as FILE#KEY.PATH";
         return Err(Error::invalid(source.model, problem));
@@ -63,11 +69,11 @@ fn find_part(file: &Path, part: &OsStr) -> Result<Source> {
     })
 }
 
-fn resolve(model: PathBuf) -> Result<Source> {
+fn resolve(model: PathBuf, audience: Audience) -> Result<Source> {
     if model.is_dir() {
         let dir = hub::snapshot(&model)?.unwrap_or_else(|| model.clone());
         return Ok(Source {
-            store: LocalStore::shared(dir),
+            store: LocalStore::shared(dir, audience)?,
             model: model.into(),
             file: None,
             part: None,
@@ -85,7 +91,7 @@ fn resolve(model: PathBuf) -> Result<Source> {
     let dir = model.parent().unwrap_or(Path::new("/")).to_path_buf();
     Ok(Source {
         model: location,
-        store: LocalStore::shared(dir),
+        store: LocalStore::shared(dir, audience)?,
         file,
         part: None,
     })
@@ -112,9 +118,18 @@ fn absolute(model: &Path) -> Result<PathBuf> {
 }
 
 impl LocalStore {
-    fn shared(dir: PathBuf) -> Arc<dyn Store> {
+    fn shared(dir: PathBuf, audience: Audience) -> Result<Arc<dyn Store>> {
         let location = Location::from(&dir);
-        Arc::new(LocalStore { dir, location })
+        let dir = Directory::new(dir, audience)?;
+        Ok(Arc::new(LocalStore {
+            dir,
+            audience,
+            location,
+        }))
+    }
+
+    fn path(&self) -> &Path {
+        self.dir.path()
     }
 }
 
@@ -124,13 +139,22 @@ impl Store for LocalStore {
     }
 
     fn attributes(&self) -> Stat {
-        std::fs::metadata(&self.dir).map_or(Stat::unknown(), |m| Stat::of(&m))
+        let read = |dir: File| Some((Stat::of(&dir.metadata().ok()?), acl::of(&dir)));
+        match File::open(self.path()).ok().and_then(read) {
+            Some((stat, acl)) => stat.with_acl(acl),
+            // A directory that may only be searched.
+            None => std::fs::metadata(self.path()).map_or(Stat::unknown(), |m| Stat::of(&m)),
+        }
+    }
+
+    fn closed_above(&self) -> Option<Location> {
+        self.dir.closed_above().map(Location::from)
     }
 
     fn list(&self) -> Result<Vec<Entry>> {
-        let io = |e| Error::io(format!("read directory {}", self.dir.display()), e);
+        let io = |e| Error::io(format!("read directory {}", self.path().display()), e);
         let mut entries = Vec::new();
-        for entry in std::fs::read_dir(&self.dir).map_err(io)? {
+        for entry in std::fs::read_dir(self.path()).map_err(io)? {
             let entry = entry.map_err(io)?;
             let kind = match std::fs::metadata(entry.path()) {
                 Ok(m) if m.is_file() => EntryKind::File(Stat::of(&m)),
@@ -144,24 +168,27 @@ impl Store for LocalStore {
     }
 
     fn exists(&self, name: &str) -> bool {
-        self.dir.join(name).exists()
+        self.path().join(name).exists()
     }
 
     fn open(&self, name: &OsStr) -> Result<Arc<dyn Object>> {
-        LocalFile::open(&self.dir.join(name))
+        let (file, meta) = self.dir.open(name)?;
+        Ok(LocalFile::of(file, &meta, &self.path().join(name)))
     }
 
     fn read_small(&self, name: &str, max: u64) -> Result<Vec<u8>> {
-        small_file::read(&self.dir.join(name), max)
+        let (file, meta) = self.dir.open(OsStr::new(name))?;
+        small_file::read_open(file, &meta, &self.path().join(name), max)
     }
 
     fn directory(&self, name: &str) -> Option<Arc<dyn Store>> {
-        let dir = self.dir.join(name);
-        dir.is_dir().then(|| LocalStore::shared(dir))
+        let dir = self.path().join(name);
+        let dir = dir.is_dir().then_some(dir)?;
+        LocalStore::shared(dir, self.audience).ok()
     }
 
     fn unfinished(&self) -> Option<Location> {
-        hub::unfinished(&self.dir).map(Location::from)
+        hub::unfinished(self.path()).map(Location::from)
     }
 }
 
@@ -175,11 +202,15 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join(OsStr::from_bytes(b"\xff.safetensors"));
         std::fs::write(&path, b"").unwrap();
-        let error = find(&path).unwrap().err().unwrap().to_string();
+        let error = find(&path, Audience::Caller)
+            .unwrap()
+            .err()
+            .unwrap()
+            .to_string();
         assert!(error.contains("is not valid UTF-8; rename it"), "{error}");
         let link = dir.path().join("x.safetensors");
         std::os::unix::fs::symlink(&path, &link).unwrap();
-        let source = find(&link).unwrap().unwrap();
+        let source = find(&link, Audience::Caller).unwrap().unwrap();
         assert_eq!(source.file.as_deref(), Some("x.safetensors"));
     }
 
@@ -202,13 +233,19 @@ mod tests {
             ("x#y.pt#model/0.a:b", "x#y.pt", Some("model/0.a:b")),
             (&long, "a.pt", Some(&long[5..])),
         ] {
-            let source = find(&path(model)).unwrap().unwrap();
+            let source = find(&path(model), Audience::Caller).unwrap().unwrap();
             assert_eq!(source.file.as_deref(), Some(file), "{model}");
             assert_eq!(source.part.as_deref(), part, "{model}");
             let end = source.model.to_string();
             assert!(end.ends_with(&format!("/{model}")), "{end}");
         }
-        let error = |model| find(&path(model)).unwrap().err().unwrap().to_string();
+        let error = |model| {
+            find(&path(model), Audience::Caller)
+                .unwrap()
+                .err()
+                .unwrap()
+                .to_string()
+        };
         assert!(error("b.pt#c").contains("b.pt#c: No such file"));
         assert!(error("#c").contains("is a directory, which has no parts"));
     }

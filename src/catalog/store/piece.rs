@@ -66,6 +66,15 @@ impl<'a> Piece<'a> {
         }
     }
 
+    /// Whether the file was ever seen to change. Then its bytes should rather be copied, and looked at again
+    /// after that.
+    pub fn was_changed(&self) -> bool {
+        match &self.0 {
+            Bytes::Mapped(slice) => slice.was_changed(),
+            Bytes::Shared(..) => false,
+        }
+    }
+
     /// The bytes, for a system call.
     ///
     /// # Safety

@@ -8,7 +8,7 @@ use std::ops::Range;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use super::{Entry, EntryKind, FileState, Object, Piece, Source, Stat, Store};
+use super::{Entry, EntryKind, FileState, Look, Object, Piece, Source, Stat, Store};
 use crate::error::{Error, Location, Result};
 
 /// Files in memory.
@@ -90,7 +90,7 @@ impl Store for MemoryStore {
     fn list(&self) -> Result<Vec<Entry>> {
         let entry = |(name, file): (&String, &Arc<MemoryObject>)| Entry {
             name: name.into(),
-            kind: EntryKind::File(file.stat),
+            kind: EntryKind::File(file.stat.clone()),
         };
         Ok(self.files.iter().map(entry).collect())
     }
@@ -136,6 +136,13 @@ impl Object for MemoryObject {
 
     fn was_changed(&self) -> bool {
         false
+    }
+
+    fn look(&self) -> Look {
+        Look {
+            version: Some(0),
+            access: None,
+        }
     }
 
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<()> {

@@ -12,7 +12,7 @@ use signal_hook::iterator::Signals;
 use super::caller::Caller;
 use super::keeper::{self, Keeper};
 use super::summary::summary;
-use crate::catalog::{Catalog, OpenOptions};
+use crate::catalog::{Audience, Catalog, OpenOptions, Source};
 use crate::cli::MountArgs;
 use crate::commands::logging::{self, Destination};
 use crate::commands::{complain, is_closed_pipe, print};
@@ -177,15 +177,16 @@ fn open(args: &MountArgs) -> Result<Model> {
         let (shown, mounted) = (model.display(), mounted.display());
         bail!("{shown}: is itself a mount, of {mounted}; mount that");
     }
-    Ok(Model::open(
-        model,
-        OpenOptions {
-            allow_missing: flags.allow_missing,
-        },
+    let source = Source::find(model, Audience::of_mount(args.allow_other))?;
+    let open = OpenOptions {
+        allow_missing: flags.allow_missing,
+    };
+    Ok(Model::new(
+        Catalog::read(&source, open)?,
         ModelOptions {
             synthetic: !flags.no_synthetic,
         },
-    )?)
+    ))
 }
 
 /// Returns the memory that parsing the headers took to the system: otherwise the allocator keeps it for
@@ -212,6 +213,9 @@ fn report_what_is_unusual(catalog: &Catalog, logs_to_stderr: bool) {
     };
     for unused in &catalog.configs.unused {
         warn(&unused.to_string());
+    }
+    if let Some(caution) = catalog.caution() {
+        warn(&caution);
     }
     if catalog.shards_missing {
         warn("some of the model's files are missing or damaged; 'stfs verify' lists them");

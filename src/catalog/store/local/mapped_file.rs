@@ -1,30 +1,27 @@
-//! An open local file: its mapping, its descriptor, and its attributes when it was opened. This is
-//! the only `mmap` in the program.
+//! An open local file: its mapping, and its descriptor, which is watched. This is the only `mmap` in the
+//! program.
 
-use std::fs::File;
+use std::fs::{File, Metadata};
 use std::io;
 use std::num::NonZeroU64;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use memmap2::{Advice, Mmap, MmapOptions};
 
-use super::super::{FileState, Object, Piece, Stat};
+use super::super::{FileState, Look, Object, Piece, Stat, steady};
 use super::regular_file;
+use super::watch::Watch;
 use crate::error::{Error, Location, Result};
 use crate::patience;
 
 /// A read-only file whose bytes the mount serves.
 pub struct LocalFile {
-    location: Location,
     name: String,
-    stat: Stat,
-    file: File,
+    watch: Arc<Watch>,
     map: Option<Mmap>,
-    changed: AtomicBool,
 }
 
 impl LocalFile {
@@ -34,67 +31,38 @@ impl LocalFile {
     /// It cannot be opened, or is not a regular file.
     pub fn open(path: &Path) -> Result<Arc<dyn Object>> {
         let (file, meta) = regular_file::open(path)?;
+        Ok(LocalFile::of(file, &meta, path))
+    }
+
+    /// Maps a file that was opened as `path`.
+    pub(super) fn of(file: File, meta: &Metadata, path: &Path) -> Arc<dyn Object> {
         let map = match meta.len() {
             0 => None,
             _ => map(&file, path),
         };
         let location = Location::from(path);
-        Ok(Arc::new(LocalFile {
+        Arc::new(LocalFile {
             name: location.name(),
-            location,
-            stat: Stat::of(&meta),
-            file,
+            watch: Arc::new(Watch::new(file, location, Stat::of(meta))),
             map,
-            changed: AtomicBool::new(false),
-        }))
+        })
     }
 
     /// A read that got `got` of `wanted` bytes: of a file that is now shorter, or of one that does not
     /// give what its size promises.
     fn ended_early(&self, offset: u64, wanted: u64, got: u64) -> Error {
-        let size = self.file.metadata().map_or(0, |m| m.len());
+        let size = self.watch.now().map_or(0, |now| now.len);
         let needs = offset.saturating_add(wanted);
         if size < needs {
-            return Error::Truncated {
-                at: self.location.clone(),
-                needs,
-                has: size,
-            };
+            return self.watch.truncated(needs);
         }
         let short = format!(
             "gave {got} of {wanted} bytes, although its size is {size}; check the file system that it is on"
         );
         Error::io(
-            format!("read {} at {offset}", self.location),
+            format!("read {} at {offset}", self.watch.location),
             io::Error::new(io::ErrorKind::UnexpectedEof, short),
         )
-    }
-
-    /// The current attributes of the open file.
-    fn stat_now(&self) -> Result<Stat> {
-        patience::touch_source()?;
-        self.file
-            .metadata()
-            .map(|m| Stat::of(&m))
-            .map_err(|e| Error::io(format!("stat {}", self.location), e))
-    }
-
-    /// Compares the file with its state when it was opened. A difference is remembered and logged
-    /// once; the file is still served.
-    fn check_changed(&self, now: &Stat) {
-        let was = &self.stat;
-        if (was.len, was.mtime) != (now.len, now.mtime)
-            && !self.changed.swap(true, Ordering::Relaxed)
-        {
-            let how = match was.len == now.len {
-                true => "was written to".to_string(),
-                false => format!("had {} bytes, has {}", was.len, now.len),
-            };
-            log::warn!(
-                "{}: changed under the mount: {how}; its current contents are served; mount again to see it whole",
-                self.location,
-            );
-        }
     }
 
     /// Whether the byte at `offset` is in the page cache; `false` if the file system does not report it.
@@ -102,7 +70,7 @@ impl LocalFile {
         let mut byte = [0];
         let mut room = [io::IoSliceMut::new(&mut byte)];
         let flags = rustix::io::ReadWriteFlags::NOWAIT;
-        rustix::io::preadv2(&self.file, &mut room, offset, flags).is_ok()
+        rustix::io::preadv2(&self.watch.file, &mut room, offset, flags).is_ok()
     }
 
     /// Starts reading a range into the page cache.
@@ -110,8 +78,29 @@ impl LocalFile {
         if let Some(len) = NonZeroU64::new(range.end.saturating_sub(range.start)) {
             // Only advice: if it fails, the read brings the bytes.
             let advice = rustix::fs::Advice::WillNeed;
-            let _ = rustix::fs::fadvise(&self.file, range.start, Some(len), advice);
+            let _ = rustix::fs::fadvise(&self.watch.file, range.start, Some(len), advice);
         }
+    }
+
+    /// `pread` until `buf` is full.
+    fn copy(&self, offset: u64, mut buf: &mut [u8]) -> Result<()> {
+        let mut at = offset;
+        let wanted = buf.len() as u64;
+        while !buf.is_empty() {
+            match self.watch.file.read_at(buf, at) {
+                Ok(0) => return Err(self.ended_early(offset, wanted, at - offset)),
+                Ok(n) => {
+                    buf = &mut buf[n..];
+                    at += n as u64;
+                }
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(e) => {
+                    let what = format!("read {} at {offset}", self.watch.location);
+                    return Err(Error::io(what, e));
+                }
+            }
+        }
+        Ok(())
     }
 }
 
@@ -145,55 +134,57 @@ impl Object for LocalFile {
     }
 
     fn location(&self) -> &Location {
-        &self.location
+        &self.watch.location
     }
 
     fn stat(&self) -> &Stat {
-        &self.stat
+        &self.watch.opened
     }
 
     fn state(&self) -> FileState {
-        match self.location.path().map(std::fs::metadata) {
-            Some(Ok(m)) => FileState::of(&self.stat, &Stat::of(&m)),
-            _ => FileState::gone(self.stat_now().map_or(0, |s| s.len)),
+        let opened = &self.watch.opened;
+        let gone = || FileState::gone(self.watch.now().map_or(0, |now| now.len));
+        match self.watch.location.path().map(std::fs::metadata) {
+            Some(Ok(m)) => FileState::of(opened, &Stat::of(&m)),
+            // In a directory that the daemon may not search any more.
+            Some(Err(e)) if e.kind() == io::ErrorKind::PermissionDenied => match self.watch.now() {
+                Ok(now) if now.nlink > 0 => FileState::of(opened, &now),
+                _ => gone(),
+            },
+            _ => gone(),
         }
     }
 
     fn changed(&self) -> bool {
-        if let Ok(now) = self.stat_now() {
-            self.check_changed(&now);
-        }
+        let _ = self.watch.len_now();
         self.was_changed()
     }
 
     fn was_changed(&self) -> bool {
-        self.changed.load(Ordering::Relaxed)
+        self.watch.was_changed()
+    }
+
+    fn look(&self) -> Look {
+        self.watch.look()
+    }
+
+    fn settle(&self) -> bool {
+        self.watch.settle()
     }
 
     /// Uses `pread`, which cannot fault.
-    fn read_at(&self, offset: u64, mut buf: &mut [u8]) -> Result<()> {
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
         patience::touch_source()?;
-        let mut at = offset;
-        let wanted = buf.len() as u64;
-        while !buf.is_empty() {
-            match self.file.read_at(buf, at) {
-                Ok(0) => return Err(self.ended_early(offset, wanted, at - offset)),
-                Ok(n) => {
-                    buf = &mut buf[n..];
-                    at += n as u64;
-                }
-                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
-                Err(e) => {
-                    let what = format!("read {} at {offset}", self.location);
-                    return Err(Error::io(what, e));
-                }
-            }
-        }
-        Ok(())
+        let end = offset + buf.len() as u64;
+        steady::read_from(&self.watch, end, || self.copy(offset, buf))
     }
 
-    /// Part of the mapping, if the file was at least that long when it was opened.
+    /// Part of the mapping, if the file was at least that long when it was opened. Once it was seen to
+    /// change, none: what is handed out without a copy cannot be looked at again before it is.
     fn piece(&self, offset: u64, len: usize) -> Option<Piece<'_>> {
+        if self.was_changed() {
+            return None;
+        }
         let start = usize::try_from(offset).ok()?;
         let end = start.checked_add(len)?;
         let bytes = self.map.as_ref()?.get(start..end)?;
@@ -239,16 +230,15 @@ impl MappedSlice<'_> {
 
     /// That the file still has the bytes.
     pub fn check(&self) -> Result<()> {
-        let now = self.file.stat_now()?;
-        self.file.check_changed(&now);
-        match now.len < self.end {
-            true => Err(Error::Truncated {
-                at: self.file.location.clone(),
-                needs: self.end,
-                has: now.len,
-            }),
+        match self.file.watch.len_now()? < self.end {
+            true => Err(self.file.watch.truncated(self.end)),
             false => Ok(()),
         }
+    }
+
+    /// Whether the file was ever seen to change.
+    pub fn was_changed(&self) -> bool {
+        self.file.was_changed()
     }
 
     /// The bytes.

@@ -3,21 +3,27 @@
 
 use std::fs::{File, Metadata};
 use std::io;
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::fd::AsFd;
 use std::path::Path;
+
+use rustix::fs::{CWD, Mode, OFlags, openat};
 
 use crate::error::{Error, Result};
 
 /// Opens `path` for reading if it is a regular file or a link to one.
 pub(super) fn open(path: &Path) -> Result<(File, Metadata)> {
-    let io = |e| Error::io(format!("open {}", path.display()), e);
+    open_at(CWD, path, path)
+}
+
+/// The same for `name` in an open directory; `path` is for messages.
+pub(super) fn open_at(dir: impl AsFd, name: &Path, path: &Path) -> Result<(File, Metadata)> {
+    let what = || format!("open {}", path.display());
     // O_NONBLOCK, because opening a FIFO would wait for a writer.
-    let file = File::options()
-        .read(true)
-        .custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY)
-        .open(path)
-        .map_err(|e| not_opened(path, format!("open {}", path.display()), e))?;
-    let meta = file.metadata().map_err(io)?;
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+    let file =
+        openat(dir, name, flags, Mode::empty()).map_err(|e| not_opened(path, what(), e.into()))?;
+    let file = File::from(file);
+    let meta = file.metadata().map_err(|e| Error::io(what(), e))?;
     match meta.is_file() {
         true => Ok((file, meta)),
         false => Err(Error::invalid(path, "is not a regular file")),

@@ -1,5 +1,6 @@
 //! Reads the small files around the weights: indexes, manifests, configs, references.
 
+use std::fs::{File, Metadata};
 use std::io::Read;
 use std::path::Path;
 
@@ -11,8 +12,13 @@ use crate::error::{Error, Result};
 /// # Errors
 /// It cannot be read, is not a regular file, or is larger.
 pub(super) fn read(path: &Path, max: u64) -> Result<Vec<u8>> {
-    let io = |e| Error::io(format!("read {}", path.display()), e);
     let (file, meta) = regular_file::open(path)?;
+    read_open(file, &meta, path, max)
+}
+
+/// The same of a file that was opened as `path`.
+pub(super) fn read_open(file: File, meta: &Metadata, path: &Path, max: u64) -> Result<Vec<u8>> {
+    let io = |e| Error::io(format!("read {}", path.display()), e);
     let too_large =
         |len: u64| Error::invalid(path, format!("has {len} bytes, at most {max} are read"));
     if meta.len() > max {
