@@ -6,6 +6,7 @@ use std::path::Path;
 use rustix::fs::{AtFlags, Mode, OFlags, StatxFlags};
 use rustix::io::Errno;
 use rustix::mount::UnmountFlags;
+use serde::{Deserialize, Serialize};
 
 use super::{Entry, fusermount, table};
 use crate::error::{Error, Result};
@@ -32,7 +33,7 @@ fn failed(mountpoint: &Path, e: Errno) -> Error {
 }
 
 /// Which mount it is, wherever it is moved, and whatever is mounted in its place later.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 pub struct MountId {
     /// Its number in the kernel's table, which the next mount may get when it has gone.
     number: u64,

@@ -205,6 +205,7 @@ impl Keeper {
         let mount = self.mount.as_ref();
         let mount = mount.with_context(|| format!("{}: the mount has gone", at.display()))?;
         let reply = Reply::Attached {
+            id: mount.id,
             mountpoint: at.into(),
             detached_stale: mountpoint.detached_stale,
         };
