@@ -50,6 +50,17 @@ impl MountId {
             unique: root.as_ref().and_then(unique_id),
         }
     }
+
+    /// Whether it is mounted still, as far as that can be found out.
+    pub fn is_mounted(self) -> bool {
+        match super::find(self.number) {
+            Ok(None) => false,
+            // The number may be another mount's by now.
+            Ok(Some(mount)) => open_root(&mount)
+                .is_none_or(|root| self.unique.is_none() || self.unique == unique_id(&root)),
+            Err(_) => true,
+        }
+    }
 }
 
 /// What has become of a mount that was to be detached.

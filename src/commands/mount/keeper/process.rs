@@ -251,7 +251,7 @@ impl Keeper {
     fn look_at_table(&mut self) {
         if let Some(mount) = &mut self.mount
             && mount.detached.is_none()
-            && let Ok(None) = mounts::find(mount.entry.id)
+            && !mount.id.is_mounted()
         {
             mount.detached = Some(Movement::default());
         }
