@@ -93,7 +93,7 @@ pub fn list() -> Result<Vec<(Entry, Daemon)>> {
 ///
 /// # Errors
 /// `/proc` cannot be read.
-pub fn find(id: u64) -> Result<Option<Entry>> {
+fn find(id: u64) -> Result<Option<Entry>> {
     Ok(table()?.into_iter().find(|e| e.id == id))
 }
 

@@ -24,8 +24,10 @@ pub struct ServeOptions {
     pub threads: usize,
 }
 
-/// A bit more than the buffer of a request thread.
-const BUFFER: usize = (16 << 20) + (64 << 10);
+/// Address space of a request thread: its buffer and its stack, and a bit more.
+const SPACE: usize = (16 << 20) + (2 << 20) + (64 << 10);
+/// Address space for everything else that serving takes.
+const SPARE_SPACE: usize = 32 << 20;
 /// Threads beside the session's: for signals, the log, slow requests.
 const OTHERS: usize = 4;
 
@@ -41,6 +43,13 @@ impl ServeOptions {
     /// # Errors
     /// A thread cannot start, or cannot get what it needs.
     pub fn rehearse(&self) -> Result<()> {
+        // Before any thread: one that cannot allocate a few bytes aborts the process.
+        let space = self.request_threads() * SPACE + SPARE_SPACE;
+        let mut all = Vec::<u8>::new();
+        if all.try_reserve_exact(space).is_err() {
+            return Err(cannot_start(&io::Error::from_raw_os_error(libc::ENOMEM)));
+        }
+        drop(std::hint::black_box(all));
         let may_end = Mutex::new(());
         let (sender, results) = channel();
         std::thread::scope(|scope| {
@@ -60,26 +69,15 @@ impl ServeOptions {
     }
 }
 
-/// Gets what a request thread needs, and keeps it until `may_end` can be locked.
+/// Opens what a request thread opens, and keeps it until `may_end` can be locked.
 fn rehearsal(result: &Sender<io::Result<()>>, may_end: &Mutex<()>) {
-    let (buffer, device) = (try_buffer(), open_device());
-    let got = match (&buffer, &device) {
-        (Ok(_), Ok(_)) => Ok(()),
-        (Err(e), _) | (_, Err(e)) => Err(io::Error::from_raw_os_error(
-            e.raw_os_error().unwrap_or(libc::EIO),
-        )),
+    let (got, device) = match open_device() {
+        Ok(device) => (Ok(()), device),
+        Err(e) => (Err(e), None),
     };
     let _ = result.send(got);
     drop(may_end.lock());
-    drop((std::hint::black_box(buffer), device));
-}
-
-fn try_buffer() -> io::Result<Vec<u8>> {
-    let mut buffer = Vec::new();
-    buffer
-        .try_reserve_exact(BUFFER)
-        .map_err(|_| io::Error::from_raw_os_error(libc::ENOMEM))?;
-    Ok(buffer)
+    drop(device);
 }
 
 /// `None` if no process of this user can open it: mounting reports that in detail.

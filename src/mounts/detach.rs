@@ -6,6 +6,7 @@ use std::path::Path;
 use rustix::fs::{AtFlags, Mode, OFlags, StatxFlags};
 use rustix::io::Errno;
 use rustix::mount::UnmountFlags;
+use serde::{Deserialize, Serialize};
 
 use super::{Entry, fusermount, table};
 use crate::error::{Error, Result};
@@ -32,7 +33,7 @@ fn failed(mountpoint: &Path, e: Errno) -> Error {
 }
 
 /// Which mount it is, wherever it is moved, and whatever is mounted in its place later.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 pub struct MountId {
     /// Its number in the kernel's table, which the next mount may get when it has gone.
     number: u64,
@@ -47,6 +48,17 @@ impl MountId {
         MountId {
             number: mount.id,
             unique: root.as_ref().and_then(unique_id),
+        }
+    }
+
+    /// Whether it is mounted still, as far as that can be found out.
+    pub fn is_mounted(self) -> bool {
+        match super::find(self.number) {
+            Ok(None) => false,
+            // The number may be another mount's by now.
+            Ok(Some(mount)) => open_root(&mount)
+                .is_none_or(|root| self.unique.is_none() || self.unique == unique_id(&root)),
+            Err(_) => true,
         }
     }
 }

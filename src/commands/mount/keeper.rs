@@ -16,6 +16,7 @@ use rustix::process::{Pid, WaitOptions};
 
 use super::link::{Link, Reply, Request};
 use crate::fs::Fs;
+use crate::mounts::{self, MountId};
 
 mod mountpoint;
 mod process;
@@ -37,6 +38,7 @@ pub(super) struct Keeper {
 
 /// A mount that exists and that nobody serves yet.
 pub(super) struct Attached {
+    pub(super) id: MountId,
     /// The descriptor of `/dev/fuse`.
     pub(super) device: OwnedFd,
     /// Where it is, without links.
@@ -88,11 +90,13 @@ impl Keeper {
         match (reply, device) {
             (
                 Reply::Attached {
+                    id,
                     mountpoint,
                     detached_stale,
                 },
                 Some(device),
             ) => Ok(Attached {
+                id,
                 device,
                 mountpoint: mountpoint.into(),
                 detached_stale,
@@ -152,13 +156,14 @@ impl Keeper {
     ///
     /// # Errors
     /// Unmounting failed.
-    pub(super) fn detach(&self) -> Result<()> {
+    pub(super) fn detach(&self, id: MountId) -> Result<()> {
         let detached = self.detached.lock().unwrap_or_else(PoisonError::into_inner);
         let sent = self.link.send(&Request::Detach);
         let answers = detached.as_ref().filter(|_| sent.is_ok());
         match answers.and_then(|d| d.recv_timeout(UNMOUNTING).ok()) {
             Some(result) => result.map_err(|why| anyhow!(why)),
-            None => bail!("the process that unmounts does not answer; 'stfs umount' the mount"),
+            // It has been killed. This works unless the server has given that right up.
+            None => Ok(mounts::detach(id, false).map(drop)?),
         }
     }
 

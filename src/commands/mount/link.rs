@@ -12,6 +12,8 @@ use rustix::net::{
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
+use crate::mounts::MountId;
+
 /// From the server to its keeper.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) enum Request {
@@ -39,6 +41,7 @@ pub(super) enum Request {
 pub(super) enum Reply {
     /// Mounted; the descriptor of `/dev/fuse` comes with it.
     Attached {
+        id: MountId,
         /// The mountpoint without links.
         mountpoint: OsString,
         /// A mount there whose daemon had died was detached first.

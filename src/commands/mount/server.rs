@@ -21,7 +21,7 @@ use crate::fuse::{self, ServeOptions, Serving};
 use crate::gpu;
 use crate::layout::Layout;
 use crate::model::{Model, ModelOptions};
-use crate::mounts;
+use crate::mounts::{self, MountId};
 use crate::sandbox;
 use crate::text::printable;
 
@@ -68,6 +68,7 @@ struct Mount {
     signals: Signals,
     /// The summary line to print.
     line: String,
+    id: MountId,
     shown: String,
     threads: usize,
 }
@@ -120,6 +121,7 @@ impl Mount {
             model,
             fs,
             signals,
+            id: attached.id,
             shown,
             threads: args.threads.into(),
         })
@@ -131,11 +133,11 @@ impl Mount {
         start_thread("stfs-facts", move || model.fetch_facts(threads))?;
         self.keeper.listen(self.fs.clone())?;
         let (keeper, fs) = (self.keeper.clone(), self.fs.clone());
-        let (mut signals, shown) = (self.signals, self.shown);
+        let (mut signals, id, shown) = (self.signals, self.id, self.shown);
         start_thread("stfs-signals", move || {
             if let Some(signal) = signals.forever().next() {
                 log::info!("signal {signal}: unmounting {shown}");
-                end_by_signal(&keeper, &fs);
+                end_by_signal(&keeper, id, &fs);
             }
         })?;
         let ended = self.serving.wait();
@@ -151,11 +153,11 @@ impl Mount {
     }
 }
 
-fn end_by_signal(keeper: &Keeper, fs: &Fs) -> ! {
+fn end_by_signal(keeper: &Keeper, id: MountId, fs: &Fs) -> ! {
     // First, while waiting callers can still be answered.
     fs.stop_gpu();
     // Lazily: a shell whose working directory is in the mount must not keep it mounted.
-    if let Err(e) = keeper.detach() {
+    if let Err(e) = keeper.detach(id) {
         log::error!("{e:#}");
     }
     // Readers that still have files open get a second, then ENOTCONN.

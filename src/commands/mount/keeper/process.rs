@@ -207,6 +207,7 @@ impl Keeper {
         let mount = self.mount.as_ref();
         let mount = mount.with_context(|| format!("{}: the mount has gone", at.display()))?;
         let reply = Reply::Attached {
+            id: mount.id,
             mountpoint: at.into(),
             detached_stale: mountpoint.detached_stale,
         };
@@ -252,7 +253,7 @@ impl Keeper {
     fn look_at_table(&mut self) {
         if let Some(mount) = &mut self.mount
             && mount.detached.is_none()
-            && let Ok(None) = mounts::find(mount.entry.id)
+            && !mount.id.is_mounted()
         {
             mount.detached = Some(Movement::default());
         }
