@@ -97,11 +97,14 @@ pub fn read<T>(mut work: impl FnMut() -> Result<T>) -> Result<T> {
 }
 
 /// Makes something of sources that is kept: what was copied while a source changed must not stay in a
-/// cache.
+/// cache. Outside of any scope each read is looked after by itself.
 ///
 /// # Errors
 /// That of `work`, or a source has changed meanwhile. Inside a [`read`] that is tried again.
 pub fn kept<T>(work: impl FnOnce() -> Result<T>) -> Result<T> {
+    if NOTED.with_borrow(Option::is_none) {
+        return work();
+    }
     let mut work = Some(work);
     let made = scope(&mut || match work.take() {
         Some(work) => work(),
