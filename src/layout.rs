@@ -18,6 +18,7 @@ mod files;
 mod generated;
 mod listing;
 mod node;
+mod shared;
 mod tensor_file;
 
 use files::OtherFile;
@@ -35,6 +36,7 @@ pub struct Layout {
     dir_stat: Stat,
     all_stat: Stat,
     generated: generated::GeneratedFiles,
+    shared: shared::SharedFiles,
     /// By file, then tensor: lengths that are worth remembering. 0: not measured yet.
     lens: [Box<[AtomicU32]>; TensorFile::COUNT],
 }
@@ -53,6 +55,7 @@ impl Layout {
             dir_stat: model.catalog.dir_stat(),
             all_stat: model.catalog.stat(),
             generated: Default::default(),
+            shared: Default::default(),
             lens: std::array::from_fn(|_| rows.next().map(lens).unwrap_or_default()),
             model,
         }

@@ -13,6 +13,7 @@ use std::time::Duration;
 use anyhow::Result;
 use log::{LevelFilter, Log, Metadata, Record};
 
+mod file;
 mod panics;
 mod queue;
 mod repeats;
@@ -51,7 +52,8 @@ impl Destination {
     /// until [`start`]. A panic is printed to standard error too as long as the process is in the
     /// foreground.
     ///
-    /// To be called in the process that logs: a copy of the queue made by `fork` would be written, too.
+    /// To be called in the process that logs, before it has threads: a log file is written by a child, and
+    /// a copy of the queue made by a later `fork` would be written, too.
     pub(super) fn install(self, verbose: bool, foreground: bool) {
         let logs_to_stderr = matches!(self, Destination::Stderr);
         let writer = Writer {
@@ -133,11 +135,12 @@ impl Writer {
         let Some(mut sink) = self.take_sink() else {
             return;
         };
-        while sink.is_ready()
-            && let Some(line) = self.queue.try_next()
-        {
-            let written = sink.write(&line);
-            self.queue.done(&line, written.is_ok());
+        while let Some(line) = self.queue.try_next() {
+            let written = sink.is_ready(&line) && sink.write(&line).is_ok();
+            self.queue.done(&line, written);
+            if !written {
+                return;
+            }
         }
     }
 }

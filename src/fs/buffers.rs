@@ -65,8 +65,7 @@ impl Buffers {
     fn is_owner(&self) -> bool {
         let one_more = |owners| (owners < self.kept.div_ceil(2)).then_some(owners + 1);
         let order = Ordering::Relaxed;
-        !OWN.with_borrow(Vec::is_empty)
-            || self.owners.fetch_update(order, order, one_more).is_ok()
+        !OWN.with_borrow(Vec::is_empty) || self.owners.fetch_update(order, order, one_more).is_ok()
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Vec<Vec<u64>>> {

@@ -64,7 +64,7 @@ impl Fs {
     /// As [`Fs::open`].
     pub fn view(&self, node: Node) -> Result<SharedView> {
         let view = match node {
-            Node::TensorFile(file, id) => (file.row().view)(&self.layout.model, id)?,
+            Node::TensorFile(file, id) => self.layout.tensor_view(file, id)?,
             Node::Other(i) => {
                 let file = self
                     .layout

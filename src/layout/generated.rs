@@ -2,29 +2,29 @@
 //! 100,000 tensors, or with the vocabulary of a GGUF file, each takes tens of megabytes and a good part of
 //! a second, so all open files share one copy, which is dropped with the last of them; its size is
 //! remembered.
-//!
-//! A copy is known here through a `Weak`, which keeps the memory of the value itself: so its bytes must be
-//! in an allocation of their own, as those of [`Bytes`] and [`Plan`] are.
 
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError, Weak};
+use std::sync::{Arc, OnceLock};
 
 use super::{Layout, Node, Top};
 use crate::error::{Error, Result};
 use crate::export::{Export, Plan};
-use crate::patience;
-use crate::view::{Bytes, SharedView, View};
+use crate::view::{Bytes, Shared, SharedView, View};
+use crate::{memory, patience};
+
+/// To generate a file of more bytes than this takes so much memory that it is worth giving back.
+pub(super) const LARGE: u64 = 4 << 20;
 
 /// The shared copy and the size of one such file.
 pub(super) struct Generated<T> {
     len: OnceLock<u64>,
-    made: Mutex<Option<Weak<T>>>,
+    made: Shared<T>,
 }
 
 impl<T> Default for Generated<T> {
     fn default() -> Self {
         Generated {
             len: OnceLock::new(),
-            made: Mutex::new(None),
+            made: Shared::default(),
         }
     }
 }
@@ -55,28 +55,18 @@ impl<T: Measured> Generated<T> {
     /// from cannot be read, or has changed so that the length is not the one that was reported. None of
     /// this is remembered.
     fn get(&self, make: impl FnOnce() -> Result<Arc<T>>) -> Result<Arc<T>> {
-        let mut made = self.lock()?;
-        if let Some(held) = made.as_ref().and_then(Weak::upgrade) {
-            return Ok(held);
-        }
-        patience::take_long()?;
-        let new = make()?;
-        match self.len.get() {
-            Some(&was) if was != new.measure() => return Err(changed(was, new.measure())),
-            _ => *made = Some(Arc::downgrade(&new)),
-        }
-        Ok(new)
-    }
-
-    fn lock(&self) -> Result<MutexGuard<'_, Option<Weak<T>>>> {
-        match self.made.try_lock() {
-            Ok(made) => Ok(made),
-            Err(TryLockError::Poisoned(e)) => Ok(e.into_inner()),
-            Err(TryLockError::WouldBlock) => {
-                patience::take_long()?;
-                Ok(self.made.lock().unwrap_or_else(PoisonError::into_inner))
+        self.made.get(|| {
+            patience::take_long()?;
+            let new = make()?;
+            let len = new.measure();
+            if len > LARGE {
+                memory::give_back();
             }
-        }
+            match self.len.get() {
+                Some(&was) if was != len => Err(changed(was, len)),
+                _ => Ok(new),
+            }
+        })
     }
 
     /// The file's length, for which it must be generated. Remembered if everything it depends on is
@@ -238,7 +228,5 @@ mod tests {
         assert_eq!(impatient(), (false, true));
         let _held = generated.get(make).unwrap();
         assert_eq!(impatient(), (true, false));
-        let _locked = generated.made.lock().unwrap();
-        assert_eq!(impatient(), (false, true));
     }
 }

@@ -6,12 +6,13 @@ use std::sync::Arc;
 use serde_json::{Map, Value, json};
 
 use super::Top;
+use super::generated::LARGE;
 use crate::dtype::{Dtype, ElementType};
 use crate::error::{Error, Result};
 use crate::meta::meta_json;
 use crate::model::{Expr, Model, Tensor, TensorId};
-use crate::preview;
 use crate::view::{Bytes, Deferred, SharedView};
+use crate::{memory, patience, preview};
 
 /// A file that tensors have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -71,6 +72,8 @@ pub struct Row {
     pub by_header: bool,
     /// Whether its bytes come from the source files' data, rather than from what is in memory.
     pub reads_sources: bool,
+    /// Whether its bytes are kept in memory, so that all who have it open should share one view.
+    pub is_shared: bool,
     /// Whether its length is worth remembering, because the file must be generated to measure it.
     pub remember_len: bool,
     /// Whether a tensor has it.
@@ -100,6 +103,7 @@ static ROWS: [Row; TensorFile::COUNT] = [
         lacks: "bytes",
         by_header: true,
         reads_sources: true,
+        is_shared: false,
         remember_len: false,
         exists: |_, _, _| true,
         shown: |_, _, tensor| shown(tensor.dtype.clone(), tensor.shape),
@@ -121,6 +125,7 @@ static ROWS: [Row; TensorFile::COUNT] = [
         lacks: "values, and so no f32",
         by_header: false,
         reads_sources: true,
+        is_shared: false,
         remember_len: false,
         exists: |_, _, tensor| tensor.values.is_some(),
         shown: |_, _, tensor| shown(Dtype::F32.into(), tensor.values.as_ref()?.shape),
@@ -146,6 +151,7 @@ static ROWS: [Row; TensorFile::COUNT] = [
         lacks: ".npy: NumPy lacks its dtype",
         by_header: false,
         reads_sources: true,
+        is_shared: false,
         remember_len: false,
         exists: |_, _, tensor| tensor.npy_kind().is_some(),
         shown: |_, _, tensor| {
@@ -182,6 +188,7 @@ static ROWS: [Row; TensorFile::COUNT] = [
         lacks: "values, and so no picture",
         by_header: false,
         reads_sources: true,
+        is_shared: true,
         remember_len: false,
         exists: |_, _, tensor| tensor.values.is_some(),
         shown: |_, _, _| None,
@@ -200,6 +207,7 @@ static ROWS: [Row; TensorFile::COUNT] = [
         lacks: "description",
         by_header: false,
         reads_sources: false,
+        is_shared: true,
         remember_len: true,
         exists: |_, _, _| true,
         shown: |_, _, _| None,
@@ -248,16 +256,27 @@ fn shown(dtype: ElementType, shape: &[u64]) -> Option<Shown> {
     })
 }
 
-/// A tensor's `meta.json`.
+/// To describe more parts than this takes too long for a thread that others wait for.
+const MANY_PARTS: usize = 1000;
+
+/// A tensor's `meta.json`. Empty if it would take long and the thread must not: then the attempt is void.
 pub(crate) fn document(model: &Model, id: TensorId) -> Vec<u8> {
     let mut views = Map::new();
     if let Ok(tensor) = model.tensor(id) {
+        let is_long = tensor.raw.operands().len() > MANY_PARTS;
+        if is_long && patience::take_long().is_err() {
+            return Vec::new();
+        }
         for row in TensorFile::all() {
             let view = (row.describe)(model, id, &tensor);
             views.extend(view.map(|view| (row.view_name.to_string(), view)));
         }
     }
-    meta_json(model, id, views)
+    let document = meta_json(model, id, views);
+    if document.len() as u64 > LARGE {
+        memory::give_back();
+    }
+    document
 }
 
 fn picture_len(tensor: &Tensor<'_>) -> Option<u64> {

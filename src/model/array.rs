@@ -2,11 +2,17 @@
 
 use std::sync::Arc;
 
+use super::expr::JoinHead;
 use super::{Expr, Join, Model, TensorId};
+use crate::catalog::Extent;
 use crate::dtype::{Dtype, ElementType};
 use crate::error::{Error, Result};
+use crate::patience;
 use crate::reason::Missing;
-use crate::view::{Cast, Concat, Same, SharedView};
+use crate::view::{Cast, Concat, Parts, Same, SharedView};
+
+/// To open more parts than this takes too long for a thread that others wait for.
+const MANY: usize = 1000;
 
 /// Lazy bytes with a dtype and a shape.
 #[derive(Clone)]
@@ -94,22 +100,61 @@ impl Model {
 
     /// Parts within each group, then the groups one after another.
     fn joined(&self, join: &Join, name: &str) -> Result<Array> {
-        let mut groups = Vec::with_capacity(join.parts.len() / join.group.max(1));
-        for parts in join.parts.chunks(join.group.max(1)) {
-            let parts = parts.iter().map(|part| self.array(part, name));
-            groups.push(side_by_side(parts.collect::<Result<_>>()?, join.axis));
+        let open = || {
+            if join.parts.len() > MANY {
+                patience::take_long()?;
+            }
+            self.open_parts(join, name).map(Arc::new)
+        };
+        let mut parts = join.open.get(open)?;
+        // Those who had it open before a source changed may keep values that were computed then.
+        if self.catalog.files.iter().any(|f| f.was_changed()) && !parts.are_stored() {
+            parts = open()?;
         }
-        let shape = groups.first().map(|g| g.shape.clone()).unwrap_or_default();
-        let dtype = groups.first().map(|g| g.dtype.clone());
-        let count = groups.len() as u64;
+        let head = join.head.get();
+        let head = head.ok_or_else(|| Error::NotFound(format!("'{name}' has no parts")))?;
         Ok(Array {
-            bytes: in_a_row(groups, 1),
-            dtype: dtype.unwrap_or(Dtype::U8.into()),
-            shape: match join.stacked {
-                true => [&[count], &*shape].concat().into(),
-                false => shape,
-            },
+            bytes: Arc::new(Concat::of(parts, head.outer)),
+            dtype: head.dtype.clone(),
+            shape: head.shape.clone(),
         })
+    }
+
+    /// The parts of a join, each by itself if they follow one another, else a group of a stack as one.
+    fn open_parts(&self, join: &Join, name: &str) -> Result<Parts> {
+        let group = join.group.max(1);
+        let first = join.parts.iter().take(group);
+        let first = first.map(|part| self.array(part, name));
+        let first = SideBySide::of(&first.collect::<Result<Vec<_>>>()?, join.axis);
+        let count = (join.parts.len() / group) as u64;
+        let outer = first.outer;
+        join.head
+            .get_or_init(|| first.head(join.stacked.then_some(count)));
+        let mut parts = Parts::default();
+        for group in join.parts.chunks(group) {
+            if join.stacked && group.len() > 1 && outer > 1 {
+                let all = group.iter().map(|part| Ok(self.array(part, name)?.bytes));
+                let all = all.collect::<Result<Vec<_>>>()?;
+                parts.push(Arc::new(Concat::new(all, outer)));
+                continue;
+            }
+            for part in group {
+                match self.extent_of(part) {
+                    Some(extent) => parts.push_extent(extent),
+                    None => parts.push(self.array(part, name)?.bytes),
+                }
+            }
+        }
+        parts.shrink();
+        Ok(parts)
+    }
+
+    /// Where the bytes of a part are, if they are a stored tensor's own.
+    fn extent_of(&self, part: &Expr) -> Option<Extent> {
+        match part {
+            Expr::Raw(id) if self.is_stored(*id) => self.catalog.extent(*id),
+            _ => None,
+        }
     }
 
     fn same(&self, parts: &[Expr], name: &str) -> Result<Array> {
@@ -134,31 +179,47 @@ fn widened(array: Array) -> Option<Array> {
     })
 }
 
-/// Parts joined along `axis`: their other dimensions are the same.
-fn side_by_side(parts: Vec<Array>, axis: usize) -> Array {
-    let Some(first) = parts.first() else {
-        return Array {
-            bytes: in_a_row(Vec::new(), 1),
-            dtype: Dtype::U8.into(),
-            shape: Box::default(),
-        };
-    };
-    let (dtype, mut shape) = (first.dtype.clone(), first.shape.clone());
-    let outer = shape.iter().take(axis).product();
-    if let Some(size) = shape.get_mut(axis) {
-        *size = parts.iter().map(|p| p.shape[axis]).sum();
-    }
-    Array {
-        bytes: in_a_row(parts, outer),
-        dtype,
-        shape,
-    }
+/// What parts that are joined along an axis make.
+struct SideBySide {
+    dtype: ElementType,
+    shape: Box<[u64]>,
+    outer: u64,
 }
 
-fn in_a_row(parts: Vec<Array>, outer: u64) -> SharedView {
-    let mut views: Vec<SharedView> = parts.into_iter().map(|part| part.bytes).collect();
-    match views.len() {
-        1 => views.remove(0),
-        _ => Arc::new(Concat::new(views, outer)),
+impl SideBySide {
+    /// The other dimensions of the parts are the same.
+    fn of(parts: &[Array], axis: usize) -> SideBySide {
+        let first = parts.first();
+        let mut shape = first.map(|f| f.shape.clone()).unwrap_or_default();
+        let outer = shape.iter().take(axis).product();
+        if let Some(size) = shape.get_mut(axis) {
+            *size = parts.iter().map(|p| p.shape[axis]).sum();
+        }
+        SideBySide {
+            dtype: first.map_or(Dtype::U8.into(), |f| f.dtype.clone()),
+            shape,
+            outer,
+        }
+    }
+
+    /// The whole join: of so many groups if it is a stack, else of one.
+    fn head(self, stacked: Option<u64>) -> JoinHead {
+        let SideBySide {
+            dtype,
+            shape,
+            outer,
+        } = self;
+        match stacked {
+            Some(count) => JoinHead {
+                dtype,
+                shape: [&[count], &*shape].concat().into(),
+                outer: 1,
+            },
+            None => JoinHead {
+                dtype,
+                shape,
+                outer,
+            },
+        }
     }
 }

@@ -1,10 +1,12 @@
 //! What the bytes of a tensor are, as an expression, and the one walk over expressions: source files,
 //! permissions, stored bytes and what a picture or an export is made of all follow from it.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use super::{Model, TensorId};
 use crate::catalog::Stat;
+use crate::dtype::ElementType;
+use crate::view::{Parts, Shared};
 
 /// Bytes with a dtype and a shape, made of those of other tensors.
 #[derive(Debug, Clone)]
@@ -34,6 +36,21 @@ pub struct Join {
     pub axis: usize,
     /// Whether the groups are stacked along a new first axis. If not, there is one group.
     pub stacked: bool,
+    /// The parts' bytes, which all open files that show them share.
+    pub(super) open: Shared<Parts>,
+    /// The files of the bytes, and with them those of the layers that they belong to, once somebody asked.
+    pub(super) files: [OnceLock<Box<[u32]>>; 2],
+    /// What follows from the parts, once they were opened.
+    pub(super) head: OnceLock<JoinHead>,
+}
+
+/// What a join is, as an array.
+#[derive(Debug)]
+pub(super) struct JoinHead {
+    pub dtype: ElementType,
+    pub shape: Box<[u64]>,
+    /// Rows that the parts stand side by side in; 1 if they follow one another.
+    pub outer: u64,
 }
 
 /// How far a walk goes from a stored tensor.
@@ -153,11 +170,33 @@ impl Model {
     fn files<'e>(&self, all: impl IntoIterator<Item = &'e Expr>, reach: Reach) -> Vec<u32> {
         let mut files = Vec::new();
         for expr in all {
-            self.walk(expr, reach, &mut |i| files.extend(self.catalog.files_of(i)));
+            match expr {
+                // It may have hundreds of thousands of parts, and every `stat` asks for this.
+                Expr::Join(join) => {
+                    let known = &join.files[reach as usize];
+                    files.extend(known.get_or_init(|| self.walked_files(expr, reach)));
+                }
+                _ => files.extend(self.walked_files(expr, reach)),
+            }
         }
         files.sort_unstable();
         files.dedup();
         files
+    }
+
+    fn walked_files(&self, expr: &Expr, reach: Reach) -> Box<[u32]> {
+        let mut files = Vec::new();
+        self.walk(expr, reach, &mut |i| {
+            for file in self.catalog.files_of(i) {
+                // Most parts are in the file of the last one.
+                if files.last() != Some(&file) {
+                    files.push(file);
+                }
+            }
+        });
+        files.sort_unstable();
+        files.dedup();
+        files.into()
     }
 
     /// Bytes in the model's files that `expr` is made of.

@@ -1,10 +1,11 @@
 //! The shapes of joined parts: whether they fit along an axis, and the shape of the result.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use super::{Expr, Join, Model, TensorId};
 use crate::dtype::ElementType;
 use crate::reason::{Reason, reason};
+use crate::view::Shared;
 
 /// What a join takes of its parts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -60,6 +61,9 @@ impl Joined {
             group,
             axis,
             stacked,
+            open: Shared::default(),
+            files: Default::default(),
+            head: OnceLock::new(),
         }))
     }
 }

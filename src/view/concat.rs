@@ -1,8 +1,11 @@
 //! Joins along any axis as one view: rows of the parts, side by side.
 
+use std::collections::VecDeque;
 use std::ops::Range;
+use std::sync::{Arc, Mutex, PoisonError};
 
-use super::{Scratch, SharedView, View};
+use super::parts::Part;
+use super::{Parts, Scratch, SharedView, View};
 use crate::catalog::Piece;
 use crate::error::Result;
 
@@ -13,78 +16,98 @@ const PIECE: usize = 256 << 10;
 /// part of a row, take most of the time. 200 MB of fused AWQ words in rows of 3 KiB take 41 ms of a core
 /// instead of 86, 100 MB in rows of 12 KiB take 32 instead of 40.
 const SHORT_ROW: u64 = 16 << 10;
+/// Parts with caches for each reader that one reader keeps open: a row of a fusion has up to three parts.
+const OPEN: usize = 8;
 
 /// Parts joined along an axis. In C order, a join along axis `a` of parts `[d0 … da …]` has, for
 /// each of the `d0·…·d(a-1)` outer indices, the bytes of each part at that index in turn. Along
 /// axis 0 (and for stacks) there is one outer index, and the parts simply follow one another.
 pub struct Concat {
-    parts: Vec<SharedView>,
-    /// `starts[i]..starts[i + 1]` are part i's bytes within one outer row.
-    starts: Vec<u64>,
+    /// Part i has the bytes from `parts.end_of(i) / outer` on within one outer row.
+    parts: Arc<Parts>,
     outer: u64,
+    /// Parts that this reader has opened for itself, by number, the latest first.
+    own: Option<Mutex<VecDeque<(usize, SharedView)>>>,
 }
 
 impl Concat {
     /// Joins `parts` over `outer` outer rows. Every part's length must be a multiple of `outer`,
     /// which must not be 0 unless all parts are empty.
     pub fn new(parts: Vec<SharedView>, outer: u64) -> Self {
+        debug_assert!(parts.iter().all(|p| p.len().is_multiple_of(outer.max(1))));
+        Concat::of(Arc::new(parts.into_iter().collect()), outer)
+    }
+
+    /// The same of parts that other joins share.
+    pub fn of(parts: Arc<Parts>, outer: u64) -> Self {
         let outer = outer.max(1);
-        let mut starts = Vec::with_capacity(parts.len() + 1);
-        starts.push(0);
-        for part in &parts {
-            debug_assert_eq!(part.len() % outer, 0);
-            starts.push(starts[starts.len() - 1] + part.len() / outer);
-        }
         Concat {
+            own: parts.has_readers().then(Mutex::default),
             parts,
-            starts,
             outer,
         }
     }
 
     /// Bytes in one outer row.
     fn row(&self) -> u64 {
-        self.starts[self.parts.len()]
+        self.start(self.parts.count())
+    }
+
+    /// Where a part starts within one outer row.
+    fn start(&self, part: usize) -> u64 {
+        self.parts.end_of(part) / self.outer
     }
 
     /// The part that holds byte `offset` of the whole, the offset in that part, and how many bytes
     /// of the whole are contiguous there.
-    fn locate(&self, offset: u64) -> (&SharedView, u64, u64) {
+    fn locate(&self, offset: u64) -> (usize, u64, u64) {
         let (outer, inner) = (offset / self.row(), offset % self.row());
-        // The last part that starts at or before `inner`; this skips empty parts.
-        let i = self.starts.partition_point(|&s| s <= inner) - 1;
-        let width = self.starts[i + 1] - self.starts[i];
-        let within = inner - self.starts[i];
-        let run = if self.outer == 1 || self.parts.len() == 1 {
-            self.parts[i].len() - (outer * width + within)
+        // This skips empty parts.
+        let i = self.parts.at(inner, self.outer);
+        let (start, end) = (self.start(i), self.start(i + 1));
+        let (width, within) = (end - start, inner - start);
+        let at = outer * width + within;
+        let run = if self.outer == 1 || self.parts.count() == 1 {
+            self.parts.get(i).1 - at
         } else {
             width - within
         };
-        (&self.parts[i], outer * width + within, run)
+        (i, at, run)
     }
 
     /// How many of part i's bytes come before byte `at` of the whole. Outer rows are contiguous in the
     /// part, so a range of the whole is one range of the part.
     fn before(&self, i: usize, at: u64) -> u64 {
-        let (start, end) = (self.starts[i], self.starts[i + 1]);
+        let (start, end) = (self.start(i), self.start(i + 1));
         let inner = (at % self.row()).clamp(start, end) - start;
         at / self.row() * (end - start) + inner
+    }
+
+    /// Reads bytes of part i, and of those that follow it in their file.
+    fn read_part(&self, i: usize, at: u64, buf: &mut [u8]) -> Result<()> {
+        match (self.parts.get(i).0, &self.own) {
+            (Part::View(view), Some(own)) => {
+                let own = opened(own, i, view);
+                own.as_ref().unwrap_or(view).read_at(at, buf)
+            }
+            (part, _) => part.read_at(at, buf),
+        }
     }
 
     /// Reads several outer rows: all that they need of a part at once, then row by row into its place.
     fn read_rows(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
         let (row, stop) = (self.row(), offset + buf.len() as u64);
-        for (i, part) in self.parts.iter().enumerate() {
+        for i in 0..self.parts.count() {
             let (from, to) = (self.before(i, offset), self.before(i, stop));
             if from == to {
                 continue;
             }
             let mut bytes = Scratch::<u8>::take((to - from) as usize);
-            part.read_at(from, &mut bytes)?;
+            self.read_part(i, from, &mut bytes)?;
             let mut rest = &*bytes;
             for first in (offset / row * row..stop).step_by(row as usize) {
-                let start = (first + self.starts[i]).clamp(offset, stop);
-                let end = (first + self.starts[i + 1]).clamp(offset, stop);
+                let start = (first + self.start(i)).clamp(offset, stop);
+                let end = (first + self.start(i + 1)).clamp(offset, stop);
                 let (now, later) = rest.split_at((end - start) as usize);
                 buf[(start - offset) as usize..(end - offset) as usize].copy_from_slice(now);
                 rest = later;
@@ -92,15 +115,60 @@ impl Concat {
         }
         Ok(())
     }
+
+    /// Announces ranges of parts that follow one another, as few as there are.
+    fn announce(&self, ranges: &[Range<u64>]) {
+        // By file or part, so that each is told all at once.
+        let mut pending: Option<(Part<'_>, Vec<Range<u64>>)> = None;
+        for range in ranges {
+            let mut at = range.start;
+            while at < range.end {
+                let (i, from, run) = self.locate(at);
+                let n = run.min(range.end - at);
+                let of = self.parts.get(i).0;
+                let needed = of.base(from)..of.base(from + n);
+                match &mut pending {
+                    Some((last, all)) if last.is(of) => all.push(needed),
+                    other => {
+                        if let Some((last, all)) = other.replace((of, vec![needed])) {
+                            last.will_need(&all);
+                        }
+                    }
+                }
+                at += n;
+            }
+        }
+        if let Some((last, all)) = pending {
+            last.will_need(&all);
+        }
+    }
+}
+
+/// The reader's own view of part `i`, if that is worth it.
+fn opened(
+    own: &Mutex<VecDeque<(usize, SharedView)>>,
+    i: usize,
+    view: &SharedView,
+) -> Option<SharedView> {
+    let mut own = own.lock().unwrap_or_else(PoisonError::into_inner);
+    let known = own.iter().position(|(part, _)| *part == i);
+    let entry = match known.and_then(|at| own.remove(at)) {
+        Some(entry) => entry,
+        None => (i, view.opened()?),
+    };
+    own.push_front(entry.clone());
+    // Dropped by whoever reads them last.
+    own.truncate(OPEN);
+    Some(entry.1)
 }
 
 impl View for Concat {
     fn len(&self) -> u64 {
-        self.row() * self.outer
+        self.parts.end_of(self.parts.count())
     }
 
     fn read_at(&self, mut offset: u64, mut buf: &mut [u8]) -> Result<()> {
-        if self.outer > 1 && self.parts.len() > 1 && self.row() <= SHORT_ROW {
+        if self.outer > 1 && self.parts.count() > 1 && self.row() <= SHORT_ROW {
             for (piece, buf) in buf.chunks_mut(PIECE).enumerate() {
                 self.read_rows(offset + (piece * PIECE) as u64, buf)?;
             }
@@ -110,7 +178,7 @@ impl View for Concat {
             let (part, at, run) = self.locate(offset);
             let n = run.min(buf.len() as u64) as usize;
             let (now, rest) = buf.split_at_mut(n);
-            part.read_at(at, now)?;
+            self.read_part(part, at, now)?;
             buf = rest;
             offset += n as u64;
         }
@@ -122,17 +190,24 @@ impl View for Concat {
             return None;
         }
         let (part, at, run) = self.locate(offset);
-        (run >= len as u64).then(|| part.piece(at, len)).flatten()
+        let part = (run >= len as u64).then(|| self.parts.get(part).0)?;
+        part.piece(at, len)
     }
 
     fn will_need(&self, ranges: &[Range<u64>]) {
         if self.row() == 0 {
             return;
         }
-        for (i, part) in self.parts.iter().enumerate() {
+        if self.outer == 1 {
+            return self.announce(ranges);
+        }
+        for i in 0..self.parts.count() {
             let before = |at| self.before(i, at);
             let of_part = ranges.iter().map(|r| before(r.start)..before(r.end));
-            let of_part: Vec<_> = of_part.filter(|r| !r.is_empty()).collect();
+            let part = self.parts.get(i).0;
+            let of_part = of_part.filter(|r| !r.is_empty());
+            let of_part = of_part.map(|r| part.base(r.start)..part.base(r.end));
+            let of_part: Vec<_> = of_part.collect();
             if !of_part.is_empty() {
                 part.will_need(&of_part);
             }
@@ -140,10 +215,15 @@ impl View for Concat {
     }
 
     fn grain(&self) -> u64 {
-        if self.outer > 1 {
-            self.row().max(1)
-        } else {
-            self.parts.first().map_or(1, |p| p.grain())
+        match (self.outer, self.parts.count()) {
+            (2.., _) => self.row().max(1),
+            (_, 0) => 1,
+            _ => self.parts.get(0).0.grain(),
         }
+    }
+
+    fn opened(&self) -> Option<SharedView> {
+        self.own.as_ref()?;
+        Some(Arc::new(Concat::of(self.parts.clone(), self.outer)))
     }
 }

@@ -210,6 +210,34 @@ fn a_stopped_syslog_delays_nothing() {
     drop(socket);
 }
 
+/// A frozen file system holds what writes to it, and not even SIGKILL ends that.
+#[test]
+fn a_log_file_on_a_frozen_file_system_delays_nothing() {
+    let model = talkative();
+    let shard = model.join("2.safetensors");
+    let script = r#"
+        truncate -s 16M "$DIR/image" && mkdir "$DIR/log" "$DIR/m"
+        mkfs.ext4 -q -F "$DIR/image"
+        mount -o loop "$DIR/image" "$DIR/log" || { echo no loop device; exit 0; }
+        "$BIN/stfs" mount --log-file "$DIR/log/log" "$MODEL" "$DIR/m" </dev/null 2>/dev/null
+        pid=$("$BIN/stfs" mounts | awk -v m="$DIR/m" '$2 == m {print $3}')
+        fsfreeze -f "$DIR/log"
+        trap 'fsfreeze -u "$DIR/log"; end; umount "$DIR/log"' EXIT
+        truncate -s 4096 SHARD
+        for i in 1 2 3 4 5 6 7 8 9; do cat "$DIR/m/tensors/large/raw" >/dev/null 2>&1 || true; done
+        timeout 20 cat "$DIR/m/tensors/small/raw" >/dev/null
+        kill -TERM $pid
+        i=0
+        while [ -d "/proc/$pid" ] && ! grep -qs '^State:[[:space:]]*Z' "/proc/$pid/status"; do
+            i=$((i + 1)); [ $i -lt 200 ] || { echo "$pid goes on" >&2; exit 1; }; sleep 0.1
+        done
+        # Its threads have all ended: it is not only its leader that has.
+        [ "$(ls "/proc/$pid/task" 2>/dev/null | wc -l)" -le 1 ]
+    "#;
+    let ran = as_root(&model, &script.replace("SHARD", shard.to_str().unwrap()));
+    assert_eq!((ran.code, ran.err.as_str()), (0, ""), "{ran:?}");
+}
+
 #[test]
 fn a_log_file_that_nothing_reads_is_an_error() {
     let model = small_model();

@@ -110,11 +110,16 @@ impl Mounted {
 
     /// Mounts a model with more arguments. Returns when the mount is ready.
     pub fn with(model: &Path, args: &[&str]) -> Mounted {
+        Mounted::by(Command::new(BIN), model, args)
+    }
+
+    /// The same by a command that runs the program with the arguments that are added to it.
+    pub fn by(mut program: Command, model: &Path, args: &[&str]) -> Mounted {
         let dir = TempDir::with_prefix("stfs-mount-").expect("make a temporary directory");
         open_to_all(dir.path());
         let root = dir.path().join("m");
         let log = dir.path().join("log");
-        let mut child = Command::new(BIN)
+        let mut child = program
             .args(["mount", "-f"])
             .args(args)
             .args([model, &root])

@@ -12,6 +12,8 @@ mod gguf;
 mod incomplete;
 mod listing;
 mod manifest;
+mod memory;
+mod memory_limit;
 mod names;
 mod readonly;
 mod reads;

@@ -1,5 +1,6 @@
 //! What a daemon uses: descriptors, threads, memory.
 
+use std::io;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -14,7 +15,7 @@ const MEMORY: u64 = 48 << 20;
 /// What a process uses.
 #[derive(Clone, Copy, Debug)]
 pub struct Usage {
-    descriptors: usize,
+    descriptors: Option<usize>,
     threads: usize,
     /// Bytes of memory of its own, without pages of files.
     memory: u64,
@@ -27,10 +28,13 @@ pub fn server(mount: &Path) -> i32 {
     status["pid"].as_i64().expect("a process id") as i32
 }
 
-pub fn descriptors(pid: i32) -> usize {
-    std::fs::read_dir(format!("/proc/{pid}/fd"))
-        .expect("the process lives")
-        .count()
+/// How many descriptors a process has open; `None` if only root may know, because it cannot be traced.
+pub fn descriptors(pid: i32) -> Option<usize> {
+    match std::fs::read_dir(format!("/proc/{pid}/fd")) {
+        Ok(open) => Some(open.count()),
+        Err(e) if e.kind() == io::ErrorKind::PermissionDenied => None,
+        Err(e) => panic!("process {pid}: {e}"),
+    }
 }
 
 fn usage(pid: i32) -> Usage {

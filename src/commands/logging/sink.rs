@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::Path;
-use std::time::UNIX_EPOCH;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, bail};
 use log::Level;
@@ -13,13 +13,16 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fs::{Mode, OFlags};
 
 use super::Destination;
+use super::file::FileWriter;
 use super::queue::{Line, To};
 
 type Connection = syslog::Logger<syslog::LoggerBackend, syslog::Formatter3164>;
 
 pub(super) enum Sink {
     Stderr,
-    File(File),
+    File(FileWriter),
+    /// A pipe or a terminal, which can be let go at any time.
+    Device(File),
     /// Connected when the first message is written: a machine without syslog can still mount.
     Syslog(Option<Connection>),
 }
@@ -64,7 +67,13 @@ impl Sink {
     pub(super) fn new(destination: Destination) -> Sink {
         match destination {
             Destination::Stderr => Sink::Stderr,
-            Destination::File(file) => Sink::File(file),
+            Destination::File(file) => {
+                let is_file = file.metadata().is_ok_and(|m| m.is_file());
+                match is_file.then(|| FileWriter::start(&file)) {
+                    Some(Ok(writer)) => Sink::File(writer),
+                    _ => Sink::Device(file),
+                }
+            }
             Destination::Syslog => Sink::Syslog(None),
         }
     }
@@ -84,24 +93,31 @@ impl Sink {
                 complain(&format!("{text}\n"));
                 Ok(())
             }
-            (To::Log(level, time), Sink::File(file)) => {
-                let time = time
-                    .duration_since(UNIX_EPOCH)
-                    .map_or(0.0, |d| d.as_secs_f64());
-                file.write_all(format!("{time:.3} {level} {text}\n").as_bytes())
+            (To::Log(level, time), Sink::File(writer)) => writer.write(&dated(level, time, text)),
+            (To::Log(level, time), Sink::Device(file)) => {
+                file.write_all(dated(level, time, text).as_bytes())
             }
             (To::Log(level, _), Sink::Syslog(connection)) => to_syslog(connection, level, text),
         }
     }
 
-    /// Whether a line can probably be written without waiting.
-    pub(super) fn is_ready(&self) -> bool {
-        match self {
-            Sink::Stderr => is_writable(rustix::stdio::stderr()),
-            Sink::File(file) => is_writable(file.as_fd()),
-            Sink::Syslog(_) => false,
+    /// Whether a line can be written now without waiting long.
+    pub(super) fn is_ready(&self, line: &Line) -> bool {
+        match (line.to, self) {
+            (_, Sink::Stderr) => is_writable(rustix::stdio::stderr()),
+            (To::Stderr, _) => true,
+            (To::Log(..), Sink::Device(file)) => is_writable(file.as_fd()),
+            (To::Log(..), Sink::File(writer)) => writer.wait_at_most(super::DEADLINE),
+            (To::Log(..), Sink::Syslog(_)) => false,
         }
     }
+}
+
+/// A line of a log file.
+fn dated(level: Level, time: SystemTime, text: &str) -> String {
+    let time = time.duration_since(UNIX_EPOCH);
+    let time = time.map_or(0.0, |d| d.as_secs_f64());
+    format!("{time:.3} {level} {text}\n")
 }
 
 fn write_stderr(text: &str) -> io::Result<()> {

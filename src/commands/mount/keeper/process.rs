@@ -275,8 +275,10 @@ impl Keeper {
             false => 0,
         };
         movement.last = now;
-        if movement.unchanged >= STALLED {
+        if movement.unchanged == STALLED {
             connection.abort();
+            // The last reader's close waits for the threads that are inside the source.
+            self.server.terminate();
         }
         let _ = self.link.send(&Reply::Served);
     }
