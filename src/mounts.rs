@@ -15,7 +15,7 @@ mod status_probe;
 
 pub use attach::Attach;
 pub use connection::Connection;
-pub use detach::{Detached, detach, unmount};
+pub use detach::{Detached, MountId, detach, unmount};
 pub use status_probe::StatusProbe;
 
 use crate::error::{Error, Result};

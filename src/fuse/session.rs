@@ -82,8 +82,13 @@ fn try_buffer() -> io::Result<Vec<u8>> {
     Ok(buffer)
 }
 
-fn open_device() -> io::Result<File> {
-    File::options().read(true).write(true).open("/dev/fuse")
+/// `None` if no process of this user can open it: mounting reports that in detail.
+fn open_device() -> io::Result<Option<File>> {
+    match File::options().read(true).write(true).open("/dev/fuse") {
+        Ok(device) => Ok(Some(device)),
+        Err(e) if e.raw_os_error() == Some(libc::EMFILE) => Err(e),
+        Err(_) => Ok(None),
+    }
 }
 
 fn cannot_start(e: &io::Error) -> Error {

@@ -49,6 +49,16 @@ fn start(args: &[&str], model: &ModelDir, at: &Path) -> Child {
         .unwrap()
 }
 
+/// Whether a mount is ready: not only mounted, but with the thread that waits for signals.
+fn is_ready(at: &Path) -> bool {
+    if !is_mounted(at) || !at.join("model.json").exists() {
+        return false;
+    }
+    let threads = std::fs::read_dir(format!("/proc/{}/task", server_at(at))).unwrap();
+    let mut names = threads.map(|t| std::fs::read_to_string(t.unwrap().path().join("comm")));
+    names.any(|name| name.is_ok_and(|n| n == "stfs-signals\n"))
+}
+
 #[test]
 fn a_server_that_is_killed_leaves_no_mount() {
     let model = small_model();
@@ -219,7 +229,7 @@ fn either_the_line_is_printed_or_there_is_no_mount() {
     umount(&at).ok();
     nothing_is_left(&at);
     let mut child = mount(&["-f"], closed()).spawn().unwrap();
-    assert!(soon(|| is_mounted(&at) && at.join("model.json").exists()));
+    assert!(soon(|| is_ready(&at)));
     umount(&at).ok();
     assert!(wait_for(&mut child).expect("it ends").success());
 }

@@ -16,7 +16,6 @@ use rustix::process::{Pid, WaitOptions};
 
 use super::link::{Link, Reply, Request};
 use crate::fs::Fs;
-use crate::mounts;
 
 mod mountpoint;
 mod process;
@@ -38,8 +37,6 @@ pub(super) struct Keeper {
 
 /// A mount that exists and that nobody serves yet.
 pub(super) struct Attached {
-    /// Which mount it is.
-    pub(super) id: u64,
     /// The descriptor of `/dev/fuse`.
     pub(super) device: OwnedFd,
     /// Where it is, without links.
@@ -92,12 +89,10 @@ impl Keeper {
             (
                 Reply::Attached {
                     mountpoint,
-                    id,
                     detached_stale,
                 },
                 Some(device),
             ) => Ok(Attached {
-                id,
                 device,
                 mountpoint: mountpoint.into(),
                 detached_stale,
@@ -157,15 +152,19 @@ impl Keeper {
     ///
     /// # Errors
     /// Unmounting failed.
-    pub(super) fn detach(&self, id: u64) -> Result<()> {
+    pub(super) fn detach(&self) -> Result<()> {
         let detached = self.detached.lock().unwrap_or_else(PoisonError::into_inner);
         let sent = self.link.send(&Request::Detach);
         let answers = detached.as_ref().filter(|_| sent.is_ok());
         match answers.and_then(|d| d.recv_timeout(UNMOUNTING).ok()) {
             Some(result) => result.map_err(|why| anyhow!(why)),
-            // It has been killed. This works unless the server has given that right up.
-            None => Ok(mounts::detach(id, false).map(drop)?),
+            None => bail!("the process that unmounts does not answer; 'stfs umount' the mount"),
         }
+    }
+
+    /// Reports that the mount has been unmounted from outside.
+    pub(super) fn unmounted(&self) {
+        let _ = self.link.send(&Request::Unmounted);
     }
 
     /// Has the keeper unmount what is left, and waits until it has ended.

@@ -26,6 +26,8 @@ pub(super) enum Request {
     Serving,
     /// The caller knows of the mount: from now on a mountpoint that was created stays.
     Ready,
+    /// The mount has been unmounted from outside, so another one may have got its number.
+    Unmounted,
     /// Detach the mount. Answered with [`Reply::Detached`].
     Detach,
     /// So many bytes have been served.
@@ -39,8 +41,6 @@ pub(super) enum Reply {
     Attached {
         /// The mountpoint without links.
         mountpoint: OsString,
-        /// Which mount it is.
-        id: u64,
         /// A mount there whose daemon had died was detached first.
         detached_stale: bool,
     },

@@ -47,8 +47,8 @@ pub(super) fn run(args: &MountArgs, caller: Option<Caller>) -> Result<ExitCode> 
     let mount = Mount::start(args, keeper)?;
     match caller {
         Some(caller) => {
-            caller.ready(&mount.line)?;
             log::info!("{}", mount.line.trim_end());
+            caller.ready(&mount.line)?;
         }
         // A pipe that nobody reads any more is not an error.
         None => match print(mount.line.as_bytes()) {
@@ -68,8 +68,6 @@ struct Mount {
     signals: Signals,
     /// The summary line to print.
     line: String,
-    /// Which mount it is.
-    id: u64,
     shown: String,
     threads: usize,
 }
@@ -122,7 +120,6 @@ impl Mount {
             model,
             fs,
             signals,
-            id: attached.id,
             shown,
             threads: args.threads.into(),
         })
@@ -134,14 +131,17 @@ impl Mount {
         start_thread("stfs-facts", move || model.fetch_facts(threads))?;
         self.keeper.listen(self.fs.clone())?;
         let (keeper, fs) = (self.keeper.clone(), self.fs.clone());
-        let (mut signals, id, shown) = (self.signals, self.id, self.shown);
+        let (mut signals, shown) = (self.signals, self.shown);
         start_thread("stfs-signals", move || {
             if let Some(signal) = signals.forever().next() {
                 log::info!("signal {signal}: unmounting {shown}");
-                end_by_signal(&keeper, id, &fs);
+                end_by_signal(&keeper, &fs);
             }
         })?;
         let ended = self.serving.wait();
+        if ended.is_ok() {
+            self.keeper.unmounted();
+        }
         self.fs.stop_gpu();
         ended?;
         log::info!("unmounted");
@@ -151,11 +151,11 @@ impl Mount {
     }
 }
 
-fn end_by_signal(keeper: &Keeper, id: u64, fs: &Fs) -> ! {
+fn end_by_signal(keeper: &Keeper, fs: &Fs) -> ! {
     // First, while waiting callers can still be answered.
     fs.stop_gpu();
     // Lazily: a shell whose working directory is in the mount must not keep it mounted.
-    if let Err(e) = keeper.detach(id) {
+    if let Err(e) = keeper.detach() {
         log::error!("{e:#}");
     }
     // Readers that still have files open get a second, then ENOTCONN.

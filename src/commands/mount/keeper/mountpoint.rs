@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 
-use crate::mounts::{self, Daemon, Entry};
+use crate::mounts::{self, Daemon, Entry, MountId};
 
 /// A directory that is ready to be mounted on.
 pub(super) struct Mountpoint {
@@ -20,8 +20,8 @@ pub(super) struct Mountpoint {
 enum Place {
     Empty,
     Absent,
-    /// The number of a mount whose daemon has died.
-    Stale(u64),
+    /// A mount whose daemon has died.
+    Stale(MountId),
 }
 
 /// Whether `path` can be mounted on. Changes nothing.
@@ -69,7 +69,7 @@ fn look(path: &Path) -> Result<Place> {
     let top = mounts::top(path)?;
     if let Some(top) = &top {
         match mounts::ask(path) {
-            Daemon::Died if top.is_stfs() => return Ok(Place::Stale(top.id)),
+            Daemon::Died if top.is_stfs() => return Ok(Place::Stale(MountId::of(top))),
             Daemon::Died => bail!(
                 "mountpoint {shown}: is a mount of another program whose daemon has died; 'fusermount3 -u {shown}' detaches it"
             ),

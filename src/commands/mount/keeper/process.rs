@@ -18,7 +18,7 @@ use super::super::caller::{close_all_but, null, to_null};
 use super::super::link::{Link, Reply, Request};
 use super::mountpoint::Mountpoint;
 use super::server::Server;
-use crate::mounts::{self, Attach, Connection, Daemon, Detached, Entry, StatusProbe};
+use crate::mounts::{self, Attach, Connection, Daemon, Detached, Entry, MountId, StatusProbe};
 use crate::sandbox;
 
 /// Between looks at a mount that is detached while files in it are open.
@@ -58,6 +58,7 @@ struct Keeper {
 /// The mount that is kept.
 struct Mount {
     entry: Entry,
+    id: MountId,
     connection: Option<Connection>,
     /// It is in the mount table no more, and lives on while files in it are open.
     detached: Option<Movement>,
@@ -179,6 +180,7 @@ impl Keeper {
             },
             Request::Detach => Reply::Detached(self.detach()),
             Request::Ready => return self.ready = true,
+            Request::Unmounted => return self.mount = None,
             Request::Served(bytes) => return self.note_served(bytes),
         };
         let _ = self.link.send(&reply);
@@ -205,7 +207,6 @@ impl Keeper {
         let mount = self.mount.as_ref();
         let mount = mount.with_context(|| format!("{}: the mount has gone", at.display()))?;
         let reply = Reply::Attached {
-            id: mount.entry.id,
             mountpoint: at.into(),
             detached_stale: mountpoint.detached_stale,
         };
@@ -238,7 +239,7 @@ impl Keeper {
         let Some(mount) = &self.mount else {
             return Ok(());
         };
-        match mounts::detach(mount.entry.id, false) {
+        match mounts::detach(mount.id, false) {
             Ok(Detached::Gone) => Ok(()),
             Ok(Detached::Covered) => Err(format!(
                 "{}: another mount is on top, unmount that first",
@@ -291,7 +292,7 @@ impl Keeper {
             if let Some(connection) = &mount.connection {
                 connection.abort();
             }
-            while let Ok(Detached::Covered) = mounts::detach(mount.entry.id, true) {
+            while let Ok(Detached::Covered) = mounts::detach(mount.id, true) {
                 if !self.wait_for_the_table() {
                     break;
                 }
@@ -317,6 +318,7 @@ impl Mount {
     fn new(entry: Entry) -> Mount {
         Mount {
             connection: Connection::open(entry.device),
+            id: MountId::of(&entry),
             entry,
             detached: None,
         }
