@@ -150,7 +150,14 @@ fn no_process_of_a_mount_keeps_the_callers_tokens() {
     let model = small_model();
     let dir = tempfile::tempdir().unwrap();
     let at = dir.path().join("m");
-    let mut mount = command([Path::new("mount"), model.path(), &at]);
+    let log = dir.path().join("log");
+    let mut mount = command([
+        Path::new("mount"),
+        Path::new("--log-file"),
+        &log,
+        model.path(),
+        &at,
+    ]);
     mount.env("HF_TOKEN", TOKEN).env("LANG", "C.UTF-8");
     Ran::of(mount.output().unwrap()).ok();
     let pid = crate::common::sys::getxattr(&at, "user.stfs.status").unwrap();
