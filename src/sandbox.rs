@@ -18,7 +18,7 @@ mod paths;
 mod privileges;
 
 pub use driver::may_be_there as gpu_may_be_there;
-pub use environment::{Needs, forget as forget_environment};
+pub use environment::{Needs, forget as forget_environment, overwrite as overwrite_environment};
 
 /// What to give up.
 #[derive(Debug, Clone, Copy)]

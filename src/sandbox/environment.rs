@@ -59,22 +59,30 @@ pub fn forget(needs: Needs) {
     let kept: Vec<(OsString, OsString)> = env::vars_os()
         .filter(|(name, _)| needs.keeps(name))
         .collect();
-    // SAFETY: there is no other thread, so nobody reads or changes the environment meanwhile, and `kept` holds
-    // copies. `environ` is null or ends with a null pointer, and each entry before that is a C string in
-    // writable memory: on the stack, where the kernel put it, or from setenv's allocation. Writing as many
-    // bytes as the string is long stays inside it. Nothing keeps a pointer to one: the loader and the C library
-    // have copied what they read at the start. `clearenv` then forgets the entries, and the variables are set
-    // anew.
+    overwrite();
+    // SAFETY: there is no other thread, so nobody reads or changes the environment meanwhile.
+    unsafe {
+        libc::clearenv();
+        for (name, value) in kept {
+            env::set_var(name, value);
+        }
+    }
+}
+
+/// Overwrites all variables. Allocates nothing and takes no lock: a child that was just forked may call it. Must be
+/// called while there is only one thread.
+pub fn overwrite() {
+    // SAFETY: there is no other thread, so nobody reads or changes the environment meanwhile. `environ` is
+    // null or ends with a null pointer, and each entry before that is a C string in writable memory: on the
+    // stack, where the kernel put it, or from setenv's allocation. Writing as many bytes as the string is long
+    // stays inside it. Nothing keeps a pointer to one: the loader and the C library have copied what they
+    // read at the start, and std gives out copies.
     unsafe {
         let mut entry = environ;
         while !entry.is_null() && !(*entry).is_null() {
             let length = CStr::from_ptr(*entry).count_bytes();
             std::ptr::write_bytes(*entry, 0, length);
             entry = entry.add(1);
-        }
-        libc::clearenv();
-        for (name, value) in kept {
-            env::set_var(name, value);
         }
     }
 }

@@ -54,6 +54,7 @@ impl FileWriter {
 
 /// What the process does, until the other end of `socket` is closed.
 fn copy_lines(file: libc::c_int, socket: libc::c_int) -> ! {
+    crate::sandbox::overwrite_environment();
     let [file, socket] = give_up_the_rest(file, socket);
     let mut buffer = [0u8; 16 << 10];
     let mut failed = false;
