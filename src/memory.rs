@@ -87,17 +87,24 @@ const MAPPED: i32 = 256 << 10;
 /// Arenas of the allocator. By default glibc makes eight for each core, and what is free in one of them is
 /// of no use to threads of the others.
 const ARENAS: i32 = 4;
+/// The same if address space is limited (`ulimit -v`): each reserves 64 MiB of it, which request threads
+/// would lack for their buffers.
+const FEW_ARENAS: i32 = 2;
 
 /// Has the allocator give back to the system what is freed. By default it raises its threshold for mapped
 /// blocks to the size of the largest that was freed, up to 32 MiB, and keeps all that is smaller:
 /// 360 MiB of it after a thousand pictures were closed.
 fn keep_less() {
+    let arenas = match rustix::process::getrlimit(rustix::process::Resource::As).current {
+        None => ARENAS,
+        Some(_) => FEW_ARENAS,
+    };
     // SAFETY: mallopt only sets parameters of the allocator, under its own lock.
     #[cfg(target_env = "gnu")]
     unsafe {
         libc::mallopt(libc::M_MMAP_THRESHOLD, MAPPED);
         libc::mallopt(libc::M_TRIM_THRESHOLD, MAPPED);
-        libc::mallopt(libc::M_ARENA_MAX, ARENAS);
+        libc::mallopt(libc::M_ARENA_MAX, arenas);
     }
 }
 

@@ -252,7 +252,10 @@ mod tests {
         let barrier = Arc::new(std::sync::Barrier::new(20));
         for _ in 0..20 {
             let barrier = barrier.clone();
-            pool.run(move || drop(barrier.wait())).unwrap();
+            let job = move || {
+                barrier.wait();
+            };
+            pool.run(job).unwrap();
         }
         let until = Instant::now() + Duration::from_secs(60);
         loop {

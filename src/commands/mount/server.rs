@@ -20,27 +20,16 @@ use crate::fs::Fs;
 use crate::fuse::{self, ServeOptions, Serving};
 use crate::gpu;
 use crate::layout::Layout;
+use crate::memory;
 use crate::model::{Model, ModelOptions};
 use crate::mounts::{self, MountId};
 use crate::sandbox;
 use crate::text::printable;
 
-/// Keeps the allocator from reserving address space that is limited (`ulimit -v`): 64 MiB for each of many
-/// threads, which they would lack for their buffers.
-fn save_address_space() {
-    let limit = rustix::process::getrlimit(rustix::process::Resource::As).current;
-    // SAFETY: mallopt only sets a parameter of the allocator, under its own lock.
-    #[cfg(target_env = "gnu")]
-    unsafe {
-        if limit.is_some() {
-            libc::mallopt(libc::M_ARENA_MAX, 2);
-        }
-    }
-}
-
 /// Mounts and serves; `caller` waits if this is in the background.
 pub(super) fn run(args: &MountArgs, caller: Option<Caller>) -> Result<ExitCode> {
-    save_address_space();
+    // Reads the limits, and tells the allocator about them, while there is one thread and /proc is open.
+    memory::budget();
     let keeper = Keeper::start(caller.as_ref().map(AsFd::as_fd))?;
     let log = Destination::open(args.log_file.as_deref(), args.foreground)?;
     log.install(args.verbose, args.foreground);
@@ -79,7 +68,8 @@ impl Mount {
         // Before the model, whose headers may take a while to read.
         keeper::check(&args.mountpoint)?;
         let model = Arc::new(open(args)?);
-        give_back_free_memory();
+        // What parsing the headers took.
+        memory::give_back();
         report_what_is_unusual(&model.catalog, args.foreground && args.log_file.is_none());
         let gpu = gpu::Config {
             access: args.gpu,
@@ -189,16 +179,6 @@ fn open(args: &MountArgs) -> Result<Model> {
             synthetic: !flags.no_synthetic,
         },
     ))
-}
-
-/// Returns the memory that parsing the headers took to the system: otherwise the allocator keeps it for
-/// as long as the daemon runs.
-fn give_back_free_memory() {
-    // SAFETY: malloc_trim only touches the allocator's own free lists, under its own locks.
-    #[cfg(target_env = "gnu")]
-    unsafe {
-        libc::malloc_trim(0);
-    }
 }
 
 /// Reports what is unusual about a model that can still be served: all of it in the log, and what may be
