@@ -275,8 +275,10 @@ fn compare(model: &Model, all: &[(T, usize)]) {
         ("l.0.gate_up_proj.weight", &NAMES[3..5]),
         ("l.0.qkv_proj.bias", &NAMES[5..8]),
     ] {
+        // A GGUF file has blocks of its own, which only the whole is compared with.
         if let Ok((id, tensor)) = model.find(joined)
             && tensor.shape.len() <= 2
+            && !all.is_empty()
         {
             let want = rows(parts).expect("it has all of its parts");
             assert!(
