@@ -20,12 +20,12 @@ const NEWEST: ABI = ABI::V9;
 /// Opened again for each request thread; and what a daemon has in place of a terminal.
 const DEVICES: &[&str] = &["/dev/fuse", "/dev/null"];
 
-/// Read while serving: the process itself and its limits (how many threads help to decode, how much memory
-/// caches may have), the time zone, and the traces of panics.
+/// Read while serving: the groups of a process that opens a file (`/proc/PID/status`), this process's own
+/// limits (how many threads help to decode, how much memory caches may have), the time zone, and the traces
+/// of panics. What `/proc` has of another process's memory and environment is closed to a process without
+/// capabilities, and in Landlock.
 const READ: &[&str] = &[
-    "/proc/self",
-    "/proc/meminfo",
-    "/proc/sys/vm/overcommit_memory",
+    "/proc",
     "/sys/devices/system/cpu",
     "/sys/fs/cgroup",
     "/etc/localtime",
@@ -33,13 +33,18 @@ const READ: &[&str] = &[
     "/dev/urandom",
 ];
 
+/// This process's directory, where the driver names its threads.
+const OWN: &str = "/proc/self";
+
 /// Where the sockets of syslog are. A new one is made when its daemon is started again.
 const SYSLOG: &[&str] = &["/dev", "/run/systemd/journal", "/var/run"];
 
 /// Allows those paths and no others, no network, and no signals to other processes. The number is the
 /// version of the kernel's rules.
 pub fn restrict(gpu: bool) -> Measure {
-    pin_proc();
+    if gpu {
+        pin_proc();
+    }
     match enforce(gpu) {
         Ok(status) => match (status.ruleset, status.landlock) {
             (RulesetStatus::NotEnforced, LandlockStatus::NotEnabled) => Err(
@@ -91,8 +96,7 @@ fn allow_driver(rules: RulesetCreated) -> Result<RulesetCreated, RulesetError> {
     let rules = allow(rules, driver::READ, read())?;
     let rules = allow(rules, driver::library_path(), read())?;
     let rules = allow(rules, driver::nodes(), device() | AccessFs::ReadDir)?;
-    // It names its threads there.
-    let rules = allow(rules, ["/proc/self"], AccessFs::WriteFile.into())?;
+    let rules = allow(rules, [OWN], AccessFs::WriteFile.into())?;
     let make = AccessFs::MakeReg
         | AccessFs::MakeDir
         | AccessFs::MakeSock
@@ -125,12 +129,10 @@ fn device() -> BitFlags<AccessFs> {
     AccessFs::ReadFile | AccessFs::WriteFile | AccessFs::IoctlDev
 }
 
-/// Keeps the files of `/proc` that are allowed open for as long as the process lives: rules hold for the
-/// kernel's object behind a path, and `/proc` makes a new one once nothing holds the last.
+/// Keeps this process's directory in `/proc` open for as long as it lives: rules hold for the kernel's
+/// object behind a path, and `/proc` makes a new one once nothing holds the last.
 fn pin_proc() {
-    for path in READ.iter().filter(|path| path.starts_with("/proc/")) {
-        if let Ok(held) = rustix::fs::open(*path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()) {
-            std::mem::forget(held);
-        }
-    }
+    let held = rustix::fs::open(OWN, OFlags::PATH | OFlags::CLOEXEC, Mode::empty());
+    // Without it there is no rule about it either.
+    held.map_or((), std::mem::forget);
 }

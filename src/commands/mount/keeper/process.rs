@@ -204,9 +204,8 @@ impl Keeper {
         let made = mounts::newest(at, number)?.filter(|e| Some(e.id) != before);
         self.mount = made.map(Mount::new);
         let device = device?;
-        if self.mount.is_none() {
-            bail!("{}: the mount has gone", at.display());
-        }
+        let mount = self.mount.as_ref();
+        let mount = mount.with_context(|| format!("{}: the mount has gone", at.display()))?;
         let reply = Reply::Attached {
             id: mount.id,
             mountpoint: at.into(),
