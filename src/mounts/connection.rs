@@ -1,9 +1,8 @@
 //! The kernel's controls of a mount's connection to the process that serves it (fusectl).
 
 use std::fs::File;
-use std::io::Write;
+use std::io::{Read, Write};
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
-use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use rustix::fs::{Mode, OFlags};
@@ -13,8 +12,9 @@ use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags};
 /// if another one has got its number.
 #[derive(Debug)]
 pub struct Connection {
+    /// Its directory in fusectl.
+    dir: OwnedFd,
     abort: File,
-    waiting: File,
 }
 
 impl Connection {
@@ -43,14 +43,14 @@ impl Connection {
             )
         });
         let dir = dir.ok()?;
-        let open = |file: &str, how: OFlags| {
-            let opened = rustix::fs::openat(&dir, file, how | OFlags::CLOEXEC, Mode::empty());
-            opened.ok().map(File::from)
-        };
-        Some(Connection {
-            abort: open("abort", OFlags::WRONLY)?,
-            waiting: open("waiting", OFlags::RDONLY)?,
-        })
+        let abort = rustix::fs::openat(
+            &dir,
+            "abort",
+            OFlags::WRONLY | OFlags::CLOEXEC,
+            Mode::empty(),
+        );
+        let abort = File::from(abort.ok()?);
+        Some(Connection { dir, abort })
     }
 
     /// Ends the connection: every request fails at once, also those that wait for an answer.
@@ -60,9 +60,12 @@ impl Connection {
 
     /// How many requests wait for an answer; `None` if the connection has ended.
     pub fn waiting(&self) -> Option<u64> {
-        let mut text = [0; 24];
-        let n = self.waiting.read_at(&mut text, 0).ok()?;
-        std::str::from_utf8(&text[..n]).ok()?.trim().parse().ok()
+        // Opened each time: it can be read only once.
+        let how = OFlags::RDONLY | OFlags::CLOEXEC;
+        let waiting = rustix::fs::openat(&self.dir, "waiting", how, Mode::empty()).ok()?;
+        let mut text = String::new();
+        File::from(waiting).read_to_string(&mut text).ok()?;
+        text.trim().parse().ok()
     }
 }
 

@@ -120,15 +120,17 @@ impl Keeper {
 
     fn next_event(&mut self) -> Event {
         loop {
-            let timeout = match &self.mount {
-                Some(mount) if mount.detached.is_some() => Some(LOOK),
-                _ => self.server.look_every(),
+            let detached = self.mount.as_ref().is_some_and(|m| m.detached.is_some());
+            // Then the table does not matter any more, and its changes would put off the next look.
+            let (timeout, table) = match detached {
+                true => (Some(LOOK), self.link.as_fd()),
+                false => (self.server.look_every(), self.table.as_fd()),
             };
             let timeout = timeout.and_then(|t| Timespec::try_from(t).ok());
             let mut polled = [
                 PollFd::new(&self.link, PollFlags::IN),
                 PollFd::new(&self.signals, PollFlags::IN),
-                PollFd::new(&self.table, PollFlags::PRI),
+                PollFd::from_borrowed_fd(table, PollFlags::PRI),
                 // The link stands in for what old kernels lack.
                 PollFd::from_borrowed_fd(
                     self.server.end().unwrap_or(self.link.as_fd()),
