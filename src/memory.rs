@@ -1,7 +1,7 @@
 //! How much memory the process keeps for speed: all bounds in one place.
 //!
 //! Everything that is kept between requests or taken while one is served has its share of one total.
-//! The total follows what the process may have ([`limits`]), because a daemon that is killed for its
+//! The total follows what the process may have (`memory/limits.rs`), because a daemon that is killed for its
 //! memory takes the mount with it.
 //!
 //! Not counted, because it grows with the model and not with the load: the tables of tensors and names,

@@ -57,7 +57,7 @@ pub fn print(text: &[u8]) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// As [`print`], with styles if standard output is a terminal that has them.
+/// As [`print()`], with styles if standard output is a terminal that has them.
 ///
 /// # Errors
 /// It cannot be written.

@@ -132,7 +132,7 @@ fn device() -> BitFlags<AccessFs> {
 /// Keeps this process's directory in `/proc` open for as long as it lives: rules hold for the kernel's
 /// object behind a path, and `/proc` makes a new one once nothing holds the last.
 fn pin_proc() {
-    let held = rustix::fs::open(OWN, OFlags::PATH | OFlags::CLOEXEC, Mode::empty());
-    // Without it there is no rule about it either.
-    held.map_or((), std::mem::forget);
+    if let Ok(held) = rustix::fs::open(OWN, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()) {
+        std::mem::forget(held);
+    }
 }
