@@ -8,6 +8,7 @@ use super::Fs;
 use crate::error::Result;
 use crate::patience;
 use crate::sandbox;
+use crate::text;
 
 /// How long a status request waits until the source files are checked. A healthy disk answers `fstat`
 /// from memory, in microseconds; `stfs mounts` must answer even while a disk hangs.
@@ -32,7 +33,9 @@ impl Fs {
             "source_changed": catalog.files.iter().any(|f| f.was_changed()),
             "sandbox": self.sandbox.get().map(sandbox::Report::json),
         });
-        Ok(status.to_string().into_bytes())
+        let mut json = Vec::new();
+        text::push_json(&mut json, &status);
+        Ok(json)
     }
 
     /// Checks on other threads whether sources have changed. Returns when all are checked, or after

@@ -51,6 +51,11 @@ impl MountId {
         }
     }
 
+    /// Whether it is mounted still, and that is certain: before Linux 6.8 it never is.
+    pub fn is_surely_mounted(self) -> bool {
+        self.unique.is_some() && self.is_mounted()
+    }
+
     /// Whether it is mounted still, as far as that can be found out.
     pub fn is_mounted(self) -> bool {
         match super::find(self.number) {

@@ -72,8 +72,8 @@ pub(super) fn split() -> Result<Side> {
 /// Has the kernel kill this process when its parent ends.
 fn go_with_parent(parent: Pid) {
     let _ = rustix::process::set_parent_process_death_signal(Some(Signal::KILL));
-    // It may have ended before.
-    if rustix::process::getppid() != Some(parent) {
+    // It may have ended before. A parent in another PID namespace has no number.
+    if rustix::process::getppid().is_some_and(|now| now != parent) {
         std::process::exit(1);
     }
 }
@@ -86,8 +86,8 @@ fn wait_for(child: Option<Pid>, mut socket: UnixStream) -> Result<ExitCode> {
         return exit_code_of(child);
     }
     // A pipe that nobody reads any more is not an error.
-    if let Err(e) = super::super::print(&line)
-        && !super::super::is_closed_pipe(&e)
+    if let Err(e) = crate::commands::print(&line)
+        && !crate::commands::is_closed_pipe(&e)
     {
         // The child unmounts. It and the keeper have gone when the socket is closed.
         let _ = socket.shutdown(Shutdown::Write);

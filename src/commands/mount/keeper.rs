@@ -124,12 +124,16 @@ impl Keeper {
         self.link.receive().context(lost)
     }
 
-    /// Reports that the caller knows of the mount, and answers the keeper's questions from now on.
+    /// Reports that the caller knows of the mount.
+    pub(super) fn ready(&self) {
+        let _ = self.link.send(&Request::Ready);
+    }
+
+    /// Answers the keeper's questions from now on.
     ///
     /// # Errors
     /// A thread cannot start.
     pub(super) fn listen(self: &Arc<Self>, fs: Arc<Fs>) -> Result<()> {
-        let _ = self.link.send(&Request::Ready);
         let (sender, detached) = channel();
         *self.detached.lock().unwrap_or_else(PoisonError::into_inner) = Some(detached);
         let keeper = self.clone();
@@ -181,7 +185,8 @@ impl Keeper {
         let deadline = Timespec::try_from(UNMOUNTING).ok();
         // Its end of the connection is closed when it ends.
         let mut closed = [PollFd::new(&self.link, PollFlags::RDHUP)];
-        if rustix::event::poll(&mut closed, deadline.as_ref()).is_ok_and(|n| n > 0) {
+        let poll = || rustix::event::poll(&mut closed, deadline.as_ref());
+        if rustix::io::retry_on_intr(poll).is_ok_and(|n| n > 0) {
             let _ = rustix::process::waitpid(Some(self.process), WaitOptions::empty());
         }
     }

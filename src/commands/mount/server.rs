@@ -10,7 +10,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use super::caller::Caller;
-use super::keeper::{self, Keeper};
+use super::keeper::{self, Attached, Keeper};
 use super::summary::summary;
 use crate::catalog::{Audience, Catalog, OpenOptions, Source};
 use crate::cli::MountArgs;
@@ -52,18 +52,14 @@ pub(super) fn run(args: &MountArgs, caller: Option<Caller>) -> Result<ExitCode> 
 struct Mount {
     serving: Serving,
     keeper: Arc<Keeper>,
-    model: Arc<Model>,
     fs: Arc<Fs>,
-    signals: Signals,
     /// The summary line to print.
     line: String,
-    id: MountId,
-    shown: String,
-    threads: usize,
 }
 
 impl Mount {
-    /// Opens the model, has it mounted, and checks that the mount answers.
+    /// Opens the model, has it mounted, checks that the mount answers, and starts all of its threads: what
+    /// can fail has succeeded when the caller is told.
     fn start(args: &MountArgs, keeper: Keeper) -> Result<Mount> {
         // Before the model, whose headers may take a while to read.
         keeper::check(&args.mountpoint)?;
@@ -77,20 +73,35 @@ impl Mount {
             ..gpu::Config::default()
         };
         let fs = Arc::new(Fs::with_gpu(Layout::new(model.clone()), gpu));
+        let source = model.catalog.model.to_string();
         let options = ServeOptions {
             allow_other: args.allow_other,
             threads: args.threads.into(),
         };
         options.rehearse()?;
-        let source = model.catalog.model.to_string();
         let attached = keeper.attach(&args.mountpoint, &source, args.allow_other)?;
+        let line = summary(&model, &attached.mountpoint);
+        let mount = Mount::serve_attached(args, attached, &options, keeper, fs, line)?;
+        let threads = options.threads;
+        start_thread("stfs-facts", move || model.fetch_facts(threads))?;
+        Ok(mount)
+    }
+
+    fn serve_attached(
+        args: &MountArgs,
+        attached: Attached,
+        options: &ServeOptions,
+        keeper: Keeper,
+        fs: Arc<Fs>,
+        line: String,
+    ) -> Result<Mount> {
         let shown = printable(&attached.mountpoint.to_string_lossy()).into_owned();
         if attached.detached_stale {
             complain(&format!(
                 "stfs: {shown}: detached a stale stfs mount (its daemon had died)"
             ));
         }
-        let connected = fuse::connect(fs.clone(), attached.device, &options)?;
+        let connected = fuse::connect(fs.clone(), attached.device, options)?;
         // Now, because the mount exists, and no thread has been started that would keep what this one
         // gives up.
         fs.sandboxed(sandbox::enter(sandbox::Options {
@@ -101,35 +112,21 @@ impl Mount {
         // The first thread: until now messages were queued.
         logging::start().context("start a thread")?;
         let serving = connected.serve()?;
-        // From here on a signal ends the mount in order; before, the keeper takes it away.
-        let signals = Signals::new([SIGINT, SIGTERM, SIGHUP])?;
         keeper.wait_for_an_answer()?;
+        let keeper = Arc::new(keeper);
+        keeper.listen(fs.clone())?;
+        end_on_signal(keeper.clone(), attached.id, fs.clone(), shown)?;
         Ok(Mount {
             serving,
-            keeper: Arc::new(keeper),
-            line: summary(&model, &attached.mountpoint),
-            model,
+            keeper,
             fs,
-            signals,
-            id: attached.id,
-            shown,
-            threads: args.threads.into(),
+            line,
         })
     }
 
     /// Serves until it is unmounted or a signal arrives.
     fn serve(self) -> Result<ExitCode> {
-        let (model, threads) = (self.model, self.threads);
-        start_thread("stfs-facts", move || model.fetch_facts(threads))?;
-        self.keeper.listen(self.fs.clone())?;
-        let (keeper, fs) = (self.keeper.clone(), self.fs.clone());
-        let (mut signals, id, shown) = (self.signals, self.id, self.shown);
-        start_thread("stfs-signals", move || {
-            if let Some(signal) = signals.forever().next() {
-                log::info!("signal {signal}: unmounting {shown}");
-                end_by_signal(&keeper, id, &fs);
-            }
-        })?;
+        self.keeper.ready();
         let ended = self.serving.wait();
         if ended.is_ok() {
             self.keeper.unmounted();
@@ -141,6 +138,18 @@ impl Mount {
         self.keeper.end();
         Ok(ExitCode::SUCCESS)
     }
+}
+
+/// From here on a signal ends the mount in order. Before, it ends this process, and the keeper takes the mount
+/// away.
+fn end_on_signal(keeper: Arc<Keeper>, id: MountId, fs: Arc<Fs>, shown: String) -> Result<()> {
+    let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP])?;
+    start_thread("stfs-signals", move || {
+        if let Some(signal) = signals.forever().next() {
+            log::info!("signal {signal}: unmounting {shown}");
+            end_by_signal(&keeper, id, &fs);
+        }
+    })
 }
 
 fn end_by_signal(keeper: &Keeper, id: MountId, fs: &Fs) -> ! {

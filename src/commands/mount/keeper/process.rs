@@ -17,14 +17,14 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use super::super::caller::{close_all_but, null, to_null};
 use super::super::link::{Link, Reply, Request};
 use super::mountpoint::Mountpoint;
-use super::server::Server;
+use super::server::{LOOK_AT_SERVER, Server};
 use crate::mounts::{self, Attach, Connection, Daemon, Detached, Entry, MountId, StatusProbe};
 use crate::sandbox;
 
 /// Between looks at a mount that is detached while files in it are open.
 const LOOK: Duration = Duration::from_millis(500);
 /// If nothing moves for so many looks while requests wait, the source has stalled.
-const STALLED: u32 = 4;
+const STALLED: u32 = 10;
 /// Read-ahead of the mount in KiB: one full request.
 const READ_AHEAD_KB: &str = "1024";
 
@@ -53,6 +53,8 @@ struct Keeper {
     mount: Option<Mount>,
     /// The caller knows of the mount.
     ready: bool,
+    /// When [`Event::Time`] came last.
+    looked: Instant,
 }
 
 /// The mount that is kept.
@@ -78,7 +80,6 @@ struct Movement {
 enum Event {
     Request(Request),
     Signal,
-    Table,
     Time,
     ServerEnded,
 }
@@ -102,6 +103,7 @@ impl Keeper {
             mountpoint: None,
             mount: None,
             ready: false,
+            looked: Instant::now(),
         })
     }
 
@@ -110,7 +112,6 @@ impl Keeper {
             match self.next_event() {
                 Event::Request(request) => self.fulfill(request),
                 Event::Signal => self.server.terminate(),
-                Event::Table => self.look_at_table(),
                 Event::Time => self.look_at_requests(),
                 Event::ServerEnded => break,
             }
@@ -121,16 +122,24 @@ impl Keeper {
     fn next_event(&mut self) -> Event {
         loop {
             let detached = self.mount.as_ref().is_some_and(|m| m.detached.is_some());
-            // Then the table does not matter any more, and its changes would put off the next look.
-            let (timeout, table) = match detached {
-                true => (Some(LOOK), self.link.as_fd()),
-                false => (self.server.look_every(), self.table.as_fd()),
+            let pause = match detached {
+                true => LOOK,
+                false => LOOK_AT_SERVER,
             };
-            let timeout = timeout.and_then(|t| Timespec::try_from(t).ok());
+            // Since the last look: other events, such as those of a busy mount table, do not put it off.
+            let left = pause.saturating_sub(self.looked.elapsed());
+            if left.is_zero() {
+                self.looked = Instant::now();
+                return match self.server.has_ended() {
+                    true => Event::ServerEnded,
+                    false => Event::Time,
+                };
+            }
+            let timeout = Timespec::try_from(left).ok();
             let mut polled = [
                 PollFd::new(&self.link, PollFlags::IN),
                 PollFd::new(&self.signals, PollFlags::IN),
-                PollFd::from_borrowed_fd(table, PollFlags::PRI),
+                PollFd::new(&self.table, PollFlags::PRI),
                 // The link stands in for what old kernels lack.
                 PollFd::from_borrowed_fd(
                     self.server.end().unwrap_or(self.link.as_fd()),
@@ -138,13 +147,15 @@ impl Keeper {
                 ),
             ];
             match rustix::event::poll(&mut polled, timeout.as_ref()) {
-                Err(Errno::INTR) => continue,
+                Err(Errno::INTR) | Ok(0) => continue,
                 Err(_) => return Event::ServerEnded,
-                Ok(0) if self.server.has_ended() => return Event::ServerEnded,
-                Ok(0) => return Event::Time,
                 Ok(_) => {}
             }
             let [link, signals, table, end] = polled.map(|p| !p.revents().is_empty());
+            // The kernel reports a change of the table once.
+            if table {
+                self.look_at_table();
+            }
             if link {
                 // What it sent before it ended still counts.
                 return match self.link.receive() {
@@ -159,9 +170,6 @@ impl Keeper {
                 let _ = self.signals.read(&mut [0; 16]);
                 return Event::Signal;
             }
-            if table {
-                return Event::Table;
-            }
         }
     }
 
@@ -174,15 +182,15 @@ impl Keeper {
             } => match self.attach(mountpoint.as_ref(), &source, allow_other) {
                 // The reply has been sent, with the descriptor.
                 Ok(()) => return,
-                Err(e) => Reply::Failed(super::super::super::one_line(&e)),
+                Err(e) => Reply::Failed(crate::commands::one_line(&e)),
             },
             Request::Serving => match self.wait_for_an_answer() {
                 Ok(()) => Reply::Answers,
-                Err(e) => Reply::Failed(super::super::super::one_line(&e)),
+                Err(e) => Reply::Failed(crate::commands::one_line(&e)),
             },
             Request::Detach => Reply::Detached(self.detach()),
             Request::Ready => return self.ready = true,
-            Request::Unmounted => return self.mount = None,
+            Request::Unmounted => return self.forget_mount(),
             Request::Served(bytes) => return self.note_served(bytes),
         };
         let _ = self.link.send(&reply);
@@ -258,6 +266,18 @@ impl Keeper {
             && !mount.id.is_mounted()
         {
             mount.detached = Some(Movement::default());
+        }
+    }
+
+    /// The server's connection has ended. It is unmounted then, unless somebody has ended the connection
+    /// alone: that leaves a dead mount.
+    fn forget_mount(&mut self) {
+        if !self
+            .mount
+            .as_ref()
+            .is_some_and(|m| m.id.is_surely_mounted())
+        {
+            self.mount = None;
         }
     }
 
