@@ -181,7 +181,10 @@ impl Keeper {
                 Err(e) => Reply::Failed(super::super::super::one_line(&e)),
             },
             Request::Detach => Reply::Detached(self.detach()),
-            Request::Ready => return self.ready = true,
+            Request::Ready => {
+                sandbox::keep_to_unmount();
+                return self.ready = true;
+            }
             Request::Unmounted => return self.mount = None,
             Request::Served(bytes) => return self.note_served(bytes),
         };
