@@ -81,26 +81,25 @@ pub fn budget() -> &'static Budget {
     })
 }
 
-/// Blocks of this many bytes are mapped one by one, and go back to the system when they are freed. That is
-/// less than a picture or a buffer for a reply, and more than what a read of a few values takes.
-const MAPPED: i32 = 256 << 10;
-/// Arenas of the allocator. By default glibc makes eight for each core, and what is free in one of them is
-/// of no use to threads of the others.
-const ARENAS: i32 = 4;
-/// The same if address space is limited (`ulimit -v`): each reserves 64 MiB of it, which request threads
-/// would lack for their buffers.
-const FEW_ARENAS: i32 = 2;
-
 /// Has the allocator give back to the system what is freed. By default it raises its threshold for mapped
 /// blocks to the size of the largest that was freed, up to 32 MiB, and keeps all that is smaller:
 /// 360 MiB of it after a thousand pictures were closed.
+#[cfg(target_env = "gnu")]
 fn keep_less() {
+    /// Blocks of this many bytes are mapped one by one, and go back to the system when they are freed. That
+    /// is less than a picture or a buffer for a reply, and more than what a read of a few values takes.
+    const MAPPED: i32 = 256 << 10;
+    /// Arenas of the allocator. By default glibc makes eight for each core, and what is free in one of them
+    /// is of no use to threads of the others.
+    const ARENAS: i32 = 4;
+    /// The same if address space is limited (`ulimit -v`): each reserves 64 MiB of it, which request threads
+    /// would lack for their buffers.
+    const FEW_ARENAS: i32 = 2;
     let arenas = match rustix::process::getrlimit(rustix::process::Resource::As).current {
         None => ARENAS,
         Some(_) => FEW_ARENAS,
     };
     // SAFETY: mallopt only sets parameters of the allocator, under its own lock.
-    #[cfg(target_env = "gnu")]
     unsafe {
         libc::mallopt(libc::M_MMAP_THRESHOLD, MAPPED);
         libc::mallopt(libc::M_TRIM_THRESHOLD, MAPPED);
@@ -108,7 +107,11 @@ fn keep_less() {
     }
 }
 
-/// Gives the pages that the allocator holds but nobody uses back to the system. Worth it after work that
+/// Other C libraries have no such parameters.
+#[cfg(not(target_env = "gnu"))]
+fn keep_less() {}
+
+/// Gives the pages that the allocator holds but nothing uses back to the system. Worth it after work that
 /// freed many small blocks, such as reading a header or writing a large JSON file: the allocator would
 /// keep their memory for as long as the daemon runs.
 pub fn give_back() {

@@ -19,6 +19,7 @@ mod privileges;
 
 pub use driver::may_be_there as gpu_may_be_there;
 pub use environment::{Needs, forget as forget_environment, overwrite as overwrite_environment};
+pub use privileges::keep_to_unmount;
 
 /// What to give up.
 #[derive(Debug, Clone, Copy)]

@@ -1,8 +1,8 @@
 //! A daemon's log: standard error in the foreground, syslog or a file in the background.
 //!
-//! Whoever logs never waits: messages go into a bounded queue, and one thread writes them. If the log
-//! does not take them (a stopped syslog, a pipe that nobody reads, a file system that stalls), that thread
-//! waits alone, and what finds no room in the queue is counted.
+//! A thread that logs never waits: messages go into a bounded queue, and one thread writes them. If the log
+//! does not take them (a stopped syslog, a pipe that is not read, a file system that stalls), only that thread
+//! waits, and messages that find no room in the queue are counted.
 
 use std::fs::File;
 use std::io;

@@ -29,7 +29,7 @@ const SPACE: usize = (16 << 20) + (2 << 20) + (64 << 10);
 /// Address space for everything else that serving takes.
 const SPARE_SPACE: usize = 32 << 20;
 /// Threads beside the session's: for signals, the log, slow requests.
-const OTHERS: usize = 4;
+const OTHERS: usize = 8;
 
 impl ServeOptions {
     fn request_threads(&self) -> usize {
@@ -45,11 +45,7 @@ impl ServeOptions {
     pub fn rehearse(&self) -> Result<()> {
         // Before any thread: one that cannot allocate a few bytes aborts the process.
         let space = self.request_threads() * SPACE + SPARE_SPACE;
-        let mut all = Vec::<u8>::new();
-        if all.try_reserve_exact(space).is_err() {
-            return Err(cannot_start(&io::Error::from_raw_os_error(libc::ENOMEM)));
-        }
-        drop(std::hint::black_box(all));
+        has_space_for(space).map_err(|e| cannot_start(&e))?;
         let may_end = Mutex::new(());
         let (sender, results) = channel();
         std::thread::scope(|scope| {
@@ -66,6 +62,26 @@ impl ServeOptions {
             outcome
         })
         .map_err(|e| cannot_start(&e))
+    }
+}
+
+/// Whether the limit of address space (`ulimit -v`) leaves this many bytes. They are reserved without being
+/// counted as memory that may be used: the kernel refuses that beyond what the machine has, and only a small
+/// part of it is ever used at the same time.
+fn has_space_for(bytes: usize) -> io::Result<()> {
+    let (prot, flags) = (
+        libc::PROT_NONE,
+        libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
+    );
+    // SAFETY: a new mapping at an address that the kernel chooses touches no other memory.
+    let space = unsafe { libc::mmap(std::ptr::null_mut(), bytes, prot, flags, -1, 0) };
+    if space == libc::MAP_FAILED {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the mapping was just made with this length, and nothing else has its address.
+    match unsafe { libc::munmap(space, bytes) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
     }
 }
 

@@ -1,4 +1,4 @@
-//! A bounded number of places for work that takes memory. Who finds none waits for one.
+//! A bounded number of places for work that takes memory. A thread that finds none waits for one.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex, PoisonError};
@@ -7,16 +7,20 @@ use std::time::Duration;
 use crate::error::Result;
 use crate::patience;
 
-/// If nobody leaves for this long, those inside wait for something that stalls: a source whose server is
-/// gone. One more is let in then, because readers of a healthy source must not wait for it, too.
-const STALLED: Duration = Duration::from_millis(250);
+/// If no place becomes free for this long, the threads inside wait for something that stalls: a source whose
+/// server is gone. The room gets one more place then, because readers of a healthy source must not wait for
+/// it, too. It keeps that place until the stalled threads have left: otherwise each healthy read would wait
+/// this long again.
+const STALLED: Duration = Duration::from_millis(50);
 
 /// Places for work that takes memory while it runs.
 pub struct Room {
-    most: usize,
+    base: usize,
+    /// `base`, and the places that were added for stalled ones.
+    most: AtomicUsize,
     inside: AtomicUsize,
     waiting: AtomicUsize,
-    /// How often somebody left, or was let in because nobody did.
+    /// How often a place became free or was added.
     moves: Mutex<u64>,
     moved: Condvar,
 }
@@ -26,9 +30,10 @@ pub struct Place<'a>(&'a Room);
 
 impl Room {
     /// A room with that many places.
-    pub const fn new(most: usize) -> Room {
+    pub const fn new(places: usize) -> Room {
         Room {
-            most,
+            base: places,
+            most: AtomicUsize::new(places),
             inside: AtomicUsize::new(0),
             waiting: AtomicUsize::new(0),
             moves: Mutex::new(0),
@@ -38,10 +43,11 @@ impl Room {
 
     /// A place, if there is one.
     fn try_enter(&self) -> Option<Place<'_>> {
-        // SeqCst, here and in `drop`: either the one who leaves sees that somebody waits, or the one who
+        // SeqCst, here and in `drop`: either the thread that leaves sees that another waits, or the one that
         // begins to wait sees the free place.
         let order = Ordering::SeqCst;
-        let one_more = |inside| (inside < self.most).then_some(inside + 1);
+        let most = self.most.load(order);
+        let one_more = |inside| (inside < most).then_some(inside + 1);
         let entered = self.inside.fetch_update(order, order, one_more);
         entered.is_ok().then(|| Place(self))
     }
@@ -72,9 +78,9 @@ impl Room {
             let (now, timeout) = waited.unwrap_or_else(PoisonError::into_inner);
             moves = now;
             if timeout.timed_out() && *moves == seen {
+                // Stays until the room drains.
                 *moves += 1;
-                self.inside.fetch_add(1, Ordering::SeqCst);
-                return Place(self);
+                self.most.fetch_add(1, Ordering::SeqCst);
             }
         }
     }
@@ -82,7 +88,10 @@ impl Room {
 
 impl Drop for Place<'_> {
     fn drop(&mut self) {
-        self.0.inside.fetch_sub(1, Ordering::SeqCst);
+        let left = self.0.inside.fetch_sub(1, Ordering::SeqCst) - 1;
+        if left <= self.0.base / 2 {
+            self.0.most.store(self.0.base, Ordering::SeqCst);
+        }
         if self.0.waiting.load(Ordering::SeqCst) > 0 {
             let mut moves = self.0.moves.lock().unwrap_or_else(PoisonError::into_inner);
             *moves += 1;
@@ -122,13 +131,22 @@ mod tests {
     }
 
     #[test]
-    fn those_who_stall_do_not_stop_the_others() {
-        let room = Room::new(1);
-        let stalled = room.enter().unwrap();
-        let start = Instant::now();
-        drop(room.enter().unwrap());
-        assert!(start.elapsed() >= STALLED);
-        drop(stalled);
+    fn stalled_places_do_not_stop_the_others() {
+        for places in [1, 4] {
+            let room = Room::new(places);
+            let stalled: Vec<_> = (0..places).map(|_| room.enter().unwrap()).collect();
+            let start = Instant::now();
+            drop(room.enter().unwrap());
+            assert!(start.elapsed() >= STALLED);
+            // Only the first waits.
+            for _ in 0..100 {
+                drop(room.enter().unwrap());
+            }
+            assert!(start.elapsed() < 40 * STALLED, "{:?}", start.elapsed());
+            assert_eq!(room.most.load(Ordering::SeqCst), places + 1);
+            drop(stalled);
+            assert_eq!(room.most.load(Ordering::SeqCst), places);
+        }
     }
 
     #[test]

@@ -27,6 +27,8 @@ const NEVER: &[c_long] = &[
     libc::SYS_pidfd_send_signal,
     libc::SYS_rt_sigqueueinfo,
     libc::SYS_rt_tgsigqueueinfo,
+    // The C library uses tgkill, which has the process in an argument.
+    libc::SYS_tkill,
     libc::SYS_kcmp,
     // Mounts, namespaces and roots.
     libc::SYS_mount,
@@ -88,7 +90,6 @@ const NEVER: &[c_long] = &[
 /// The same, of x86-64 alone; the last two are those that start a process.
 #[cfg(target_arch = "x86_64")]
 const NEVER_HERE: &[c_long] = &[
-    libc::SYS_kexec_file_load,
     libc::SYS_iopl,
     libc::SYS_ioperm,
     libc::SYS_modify_ldt,
@@ -98,7 +99,13 @@ const NEVER_HERE: &[c_long] = &[
 #[cfg(not(target_arch = "x86_64"))]
 const NEVER_HERE: &[c_long] = &[];
 
-/// Calls that change what a path leads to. The driver makes files; nothing else does.
+/// Calls of x86-64 and aarch64 that not every machine has.
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+const NEVER_ON_SOME: &[c_long] = &[libc::SYS_kexec_file_load];
+#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+const NEVER_ON_SOME: &[c_long] = &[];
+
+/// Calls that change files, their permissions or what a path leads to. The driver makes files; nothing else does.
 const CHANGES: &[c_long] = &[
     libc::SYS_mknodat,
     libc::SYS_mkdirat,
@@ -114,7 +121,28 @@ const CHANGES: &[c_long] = &[
     libc::SYS_lsetxattr,
     libc::SYS_removexattr,
     libc::SYS_lremovexattr,
+    // A descriptor that is open for reading is enough for these.
+    libc::SYS_fchmod,
+    libc::SYS_fchown,
+    libc::SYS_fsetxattr,
+    libc::SYS_fremovexattr,
+    // Newer than the list of libc; the same numbers on x86-64, aarch64 and RISC-V.
+    FCHMODAT2,
+    SETXATTRAT,
+    REMOVEXATTRAT,
+    FILE_SETATTR,
 ];
+
+const FCHMODAT2: c_long = 452;
+const SETXATTRAT: c_long = 463;
+const REMOVEXATTRAT: c_long = 466;
+const FILE_SETATTR: c_long = 469;
+
+/// Calls of x86-64 and aarch64 that not every machine has.
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+const CHANGES_ON_SOME: &[c_long] = &[libc::SYS_renameat];
+#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+const CHANGES_ON_SOME: &[c_long] = &[];
 
 /// The same, older calls that newer machines do not have.
 #[cfg(target_arch = "x86_64")]
@@ -126,7 +154,6 @@ const CHANGES_HERE: &[c_long] = &[
     libc::SYS_symlink,
     libc::SYS_link,
     libc::SYS_rename,
-    libc::SYS_renameat,
     libc::SYS_chmod,
     libc::SYS_chown,
     libc::SYS_lchown,
@@ -171,8 +198,15 @@ fn install(gpu: bool) -> seccompiler::Result<()> {
 
 fn refused(gpu: bool) -> Result<Refused, BackendError> {
     let lists: &[&[c_long]] = match gpu {
-        true => &[NEVER, NEVER_HERE],
-        false => &[NEVER, NEVER_HERE, CHANGES, CHANGES_HERE],
+        true => &[NEVER, NEVER_ON_SOME, NEVER_HERE],
+        false => &[
+            NEVER,
+            NEVER_ON_SOME,
+            NEVER_HERE,
+            CHANGES,
+            CHANGES_ON_SOME,
+            CHANGES_HERE,
+        ],
     };
     let always = lists.iter().flat_map(|list| list.iter());
     let mut refused: Refused = always.map(|&call| (call, Vec::new())).collect();

@@ -50,7 +50,8 @@ impl Needs {
 }
 
 unsafe extern "C" {
-    static environ: *const *mut c_char;
+    /// The C library changes it.
+    static mut environ: *const *mut c_char;
 }
 
 /// Keeps the variables that are needed and overwrites all others, also where the kernel put them when the
@@ -60,7 +61,7 @@ pub fn forget(needs: Needs) {
         .filter(|(name, _)| needs.keeps(name))
         .collect();
     overwrite();
-    // SAFETY: there is no other thread, so nobody reads or changes the environment meanwhile.
+    // SAFETY: there is no other thread, so nothing else reads or changes the environment meanwhile.
     unsafe {
         libc::clearenv();
         for (name, value) in kept {
@@ -72,13 +73,13 @@ pub fn forget(needs: Needs) {
 /// Overwrites all variables. Allocates nothing and takes no lock: a child that was just forked may call it. Must be
 /// called while there is only one thread.
 pub fn overwrite() {
-    // SAFETY: there is no other thread, so nobody reads or changes the environment meanwhile. `environ` is
+    // SAFETY: there is no other thread, so nothing else reads or changes the environment meanwhile. `environ` is
     // null or ends with a null pointer, and each entry before that is a C string in writable memory: on the
     // stack, where the kernel put it, or from setenv's allocation. Writing as many bytes as the string is long
     // stays inside it. Nothing keeps a pointer to one: the loader and the C library have copied what they
     // read at the start, and std gives out copies.
     unsafe {
-        let mut entry = environ;
+        let mut entry = (&raw const environ).read();
         while !entry.is_null() && !(*entry).is_null() {
             let length = CStr::from_ptr(*entry).count_bytes();
             std::ptr::write_bytes(*entry, 0, length);

@@ -157,7 +157,7 @@ fn opened(
         None => (i, view.opened()?),
     };
     own.push_front(entry.clone());
-    // Dropped by whoever reads them last.
+    // A part is dropped when its last reader is done.
     own.truncate(OPEN);
     Some(entry.1)
 }

@@ -1,12 +1,12 @@
-//! A copy that all who have it open share.
+//! A copy that all handles on it share.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError, Weak};
 
 use crate::error::Result;
 use crate::patience;
 
-/// Something that is made when it is opened, shared by those who open it meanwhile, and dropped with the
-/// last of them.
+/// Something that is made when it is opened, shared by all opens meanwhile, and dropped when the last of
+/// them is closed.
 ///
 /// A copy is known here through a `Weak`, which keeps the memory of the value itself: so what is large must
 /// be in an allocation of its own.
@@ -44,7 +44,7 @@ impl<T: ?Sized> Shared<T> {
         Ok(new)
     }
 
-    /// Whether nobody holds or makes a copy.
+    /// Whether no copy is held or being made.
     pub fn is_unused(&self) -> bool {
         let is_dead = |made: &Option<Weak<T>>| made.as_ref().is_none_or(|m| m.strong_count() == 0);
         self.0.try_lock().is_ok_and(|made| is_dead(&made))

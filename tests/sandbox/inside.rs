@@ -70,6 +70,8 @@ fn nothing_is_started_and_nobody_becomes_anybody_else() {
             (libc::SYS_userfaultfd, [0; 5]),
             (libc::SYS_keyctl, [0; 5]),
             (libc::SYS_kill, [1, 0, 0, 0, 0]),
+            (libc::SYS_tkill, [1, 0, 0, 0, 0]),
+            (libc::SYS_kexec_file_load, [0; 5]),
             (libc::SYS_prlimit64, [1, 0, 0, 0, 0]),
             (libc::SYS_ioctl, [0, libc::TIOCSTI as libc::c_long, 0, 0, 0]),
         ];
@@ -94,6 +96,7 @@ fn nothing_is_opened_but_what_serving_needs() {
         let stream = directory.path().join("stream");
         let _listens = std::os::unix::net::UnixListener::bind(&stream).unwrap();
         std::fs::write(directory.path().join("file"), "x").unwrap();
+        let own = File::open(directory.path().join("file")).unwrap();
         enter(false);
         for path in [
             "/etc/passwd",
@@ -129,6 +132,16 @@ fn nothing_is_opened_but_what_serving_needs() {
         ];
         for (i, change) in changes.into_iter().enumerate() {
             assert_eq!(errno(change), libc::EPERM, "change {i}");
+        }
+        // Of a file that is open, as every model file is.
+        let executable = std::os::unix::fs::PermissionsExt::from_mode(0o4755);
+        assert_eq!(errno(own.set_permissions(executable)), libc::EPERM);
+        let none = [own.as_raw_fd().into(), 0, 0, 0, 0];
+        for call in [libc::SYS_fsetxattr, libc::SYS_fremovexattr] {
+            assert_eq!(refused(call, none), libc::EPERM, "call {call}");
+        }
+        for call in [452, 463, 466, 469] {
+            assert_eq!(refused(call, [-1, 0, 0, 0, 0]), libc::EPERM, "call {call}");
         }
         assert_eq!(errno(TcpStream::connect(address)), libc::EPERM);
         assert_eq!(errno(UnixStream::connect(&stream)), libc::EPERM);

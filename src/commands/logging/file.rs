@@ -1,6 +1,6 @@
 //! The log file, in a process of its own. A file system that stalls holds whatever writes to a file in it,
 //! or has one open when it ends, and not even SIGKILL ends that: such a process must not be the daemon. This
-//! one copies lines, and nobody waits for it.
+//! one copies lines, and nothing waits for it.
 
 use std::fs::File;
 use std::io::{self, Read, Write};

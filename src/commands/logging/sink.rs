@@ -10,7 +10,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use anyhow::{Context, Result, bail};
 use log::Level;
 use rustix::event::{PollFd, PollFlags, Timespec};
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::OFlags;
 
 use super::Destination;
 use super::file::FileWriter;
@@ -34,16 +34,14 @@ pub(super) enum Sink {
 /// It cannot be opened or created, or nothing could read what is written there.
 pub(super) fn open(path: &Path) -> Result<File> {
     let what = || format!("open log file {}", path.display());
-    // Names in messages are not for everybody, but the group may follow what goes on: whatever the umask. There
-    // is no other thread yet whose files it would concern.
-    let umask = rustix::process::umask(Mode::empty());
+    // Names in messages are not for everyone, but the group may follow what goes on, unless the caller's umask
+    // forbids it.
     let opened = File::options()
         .append(true)
         .create(true)
         .mode(0o640)
         .custom_flags((OFlags::NONBLOCK | OFlags::NOCTTY).bits() as i32)
         .open(path);
-    rustix::process::umask(umask);
     let file = match opened {
         Err(e) if e.raw_os_error() == Some(libc::ENXIO) => bail!(
             "{}: is a FIFO that no process reads, or a socket; name a regular file, or start the reader first",

@@ -189,7 +189,10 @@ impl Keeper {
                 Err(e) => Reply::Failed(crate::commands::one_line(&e)),
             },
             Request::Detach => Reply::Detached(self.detach()),
-            Request::Ready => return self.ready = true,
+            Request::Ready => {
+                sandbox::keep_to_unmount();
+                return self.ready = true;
+            }
             Request::Unmounted => return self.forget_mount(),
             Request::Served(bytes) => return self.note_served(bytes),
         };
