@@ -47,6 +47,8 @@ pub(super) struct Watch {
     /// It was ever seen to be shorter.
     cut: AtomicBool,
     seen: Mutex<Seen>,
+    /// Held by the thread that is inside of [`Watch::settle`], which may wait for the file system.
+    settling: Mutex<()>,
 }
 
 /// What was seen last.
@@ -79,6 +81,7 @@ impl Watch {
             moved: AtomicBool::new(false),
             changed: AtomicBool::new(false),
             cut: AtomicBool::new(false),
+            settling: Mutex::default(),
         }
     }
 
@@ -170,15 +173,24 @@ impl Watch {
         }
         Look {
             version: settled.then_some(seen.version),
+            may_settle: !settled && !self.is_in_memory(),
             access: (!seen.last.same_access(&self.opened)).then(|| seen.last.clone()),
         }
     }
 
+    fn is_in_memory(&self) -> bool {
+        IN_MEMORY.contains(&self.file_system)
+    }
+
     /// As [`Object::settle`](super::super::Object::settle).
     pub fn settle(&self) -> bool {
-        if IN_MEMORY.contains(&self.file_system) || self.seen().settled {
+        if self.is_in_memory() || self.seen().settled {
             return true;
         }
+        // A stalled source must not keep the others waiting: the thread that is inside brings this one on.
+        let Ok(_inside) = self.settling.try_lock() else {
+            return true;
+        };
         let Ok(before) = self.now() else { return true };
         self.see(&before);
         let written_back = self.write_back();
