@@ -3,7 +3,7 @@
 //!
 //! Every request that may have to wait returns an [`Answer`].
 
-use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, OnceLock};
 use std::time::{Instant, SystemTime};
 
@@ -22,6 +22,7 @@ mod device_memory;
 mod handles;
 mod kept;
 mod open;
+mod settle;
 mod status;
 mod xattr;
 
@@ -79,8 +80,8 @@ pub struct Fs {
     handles: Handles,
     buffers: Buffers,
     kept: Kept,
-    /// A job makes sure that no write to a source goes unseen.
-    settling: Arc<AtomicBool>,
+    /// The jobs that make sure that no write to a source goes unseen.
+    settling: Arc<settle::Settling>,
     gpu: Gpu,
     /// All stored tensors as one piece of device memory, laid out when it is first asked about.
     arena: OnceLock<Arc<Arena>>,

@@ -46,7 +46,7 @@ struct State {
     closed: bool,
 }
 
-/// The queue is full: the job was dropped.
+/// The queue is full, or no thread can be started: the job was dropped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Full;
 
@@ -107,6 +107,17 @@ impl Workers {
         }
         Ok(())
     }
+}
+
+/// Runs `job`, which may take as long as the mount, on a thread of its own: on one of a pool that cannot
+/// start another, requests would wait for it.
+///
+/// # Errors
+/// No thread can be started. The job is dropped, and never runs on the calling thread.
+pub fn run_aside(job: impl FnOnce() + Send + 'static) -> Result<(), Full> {
+    let builder = std::thread::Builder::new().name("stfs-aside".into());
+    let started = builder.spawn(move || run_logged(Box::new(job)));
+    started.map(drop).map_err(|_| Full)
 }
 
 impl Drop for Owner {

@@ -159,6 +159,8 @@ pub trait Store: Send + Sync {
 pub struct Look {
     /// Which of its versions this is: equal numbers mean equal bytes. `None` if that is not certain.
     pub version: Option<u64>,
+    /// It is not certain yet, and [`Object::settle`] can change that.
+    pub may_settle: bool,
     /// Its owner, permissions and ACL, if they are no longer those with which it was opened.
     pub access: Option<Stat>,
 }

@@ -45,6 +45,7 @@ mod tests {
     fn look(version: Option<u64>) -> Look {
         Look {
             version,
+            may_settle: false,
             access: None,
         }
     }

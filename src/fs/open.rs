@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
 
 use super::{Answer, Caller, Fs, kept, no_such};
 use crate::catalog::{Extent, Piece, Stat, steady};
@@ -25,11 +24,6 @@ pub struct OpenFile {
 
 /// Reads below this many bytes that do not follow on the last are taken for random ones.
 const SMALL_READ: usize = 64 << 10;
-
-// Pauses between looks at sources that are not settled yet: usually the second look suffices, and a large
-// download takes its minutes to be written back.
-const FIRST_PAUSE: Duration = Duration::from_millis(10);
-const LAST_PAUSE: Duration = Duration::from_secs(5);
 
 impl Fs {
     /// Opens a file for a caller, whom the attributes that it had at mount let read it. Returns its handle,
@@ -70,7 +64,7 @@ impl Fs {
             ));
         }
         let version = kept::version(&looks);
-        if version.is_none() {
+        if looks.iter().any(|look| look.may_settle) {
             self.settle_sources();
         }
         let file = OpenFile {
@@ -80,27 +74,6 @@ impl Fs {
             version,
         };
         Ok((file, self.kept.is_current(ino, version)))
-    }
-
-    /// Sees to it, in the background, that no later write to a source goes unseen. Costs nothing once that is
-    /// so.
-    pub fn settle_sources(&self) {
-        if self.settling.swap(true, Ordering::AcqRel) {
-            return;
-        }
-        let (sources, settling) = (self.layout.all_sources(), self.settling.clone());
-        let job = move || {
-            let mut pause = FIRST_PAUSE;
-            // All of them each time: one that is settled may have changed since.
-            while sources.iter().filter(|file| !file.settle()).count() > 0 {
-                std::thread::sleep(pause);
-                pause = LAST_PAUSE.min(2 * pause);
-            }
-            settling.store(false, Ordering::Release);
-        };
-        if self.pool.run(job).is_err() {
-            self.settling.store(false, Ordering::Release);
-        }
     }
 
     /// The bytes that a file shows.

@@ -80,7 +80,7 @@ impl Model {
             Expr::Values(id) => self
                 .values_array(*id)?
                 .ok_or_else(|| Error::NotFound(format!("'{}' has no values", self.name(*id)))),
-            Expr::Join(join) => self.joined(join, name),
+            Expr::Join(join) => self.joined(expr, join, name),
             Expr::Same(parts) => self.same(parts, name),
         }
     }
@@ -99,7 +99,7 @@ impl Model {
     }
 
     /// Parts within each group, then the groups one after another.
-    fn joined(&self, join: &Join, name: &str) -> Result<Array> {
+    fn joined(&self, expr: &Expr, join: &Join, name: &str) -> Result<Array> {
         let open = || {
             if join.parts.len() > MANY {
                 patience::take_long()?;
@@ -108,7 +108,7 @@ impl Model {
         };
         let mut parts = join.open.get(open)?;
         // Those who had it open before a source changed may keep values that were computed then.
-        if self.catalog.files.iter().any(|f| f.was_changed()) && !parts.are_stored() {
+        if !parts.are_stored() && self.was_changed(expr) {
             parts = open()?;
         }
         let head = join.head.get();
@@ -118,6 +118,17 @@ impl Model {
             dtype: head.dtype.clone(),
             shape: head.shape.clone(),
         })
+    }
+
+    /// Whether a file that the bytes come from was ever seen to change.
+    fn was_changed(&self, expr: &Expr) -> bool {
+        let files = &self.catalog.files;
+        // Which files they are takes longer to find out.
+        files.iter().any(|file| file.was_changed())
+            && self.files_of(expr).into_iter().any(|index| {
+                let file = files.get(index as usize);
+                file.is_some_and(|file| file.was_changed())
+            })
     }
 
     /// The parts of a join, each by itself if they follow one another, else a group of a stack as one.

@@ -213,8 +213,11 @@ impl<T: Send + Sync + 'static> TileCache<T> {
         if let Some(piece) = slot.clone().and_then(|piece| piece.downcast().ok()) {
             return Ok(piece);
         }
-        let piece = Arc::new(steady::kept(|| make(evicted))?);
-        *slot = Some(piece.clone());
+        let (piece, may_be_kept) = steady::kept(|| make(evicted))?;
+        let piece = Arc::new(piece);
+        if may_be_kept {
+            *slot = Some(piece.clone());
+        }
         Ok(piece)
     }
 }

@@ -52,6 +52,24 @@ fn a_file_rewritten_with_its_old_time_is_changed() {
 }
 
 #[test]
+fn a_moved_file_is_served_on_and_said_to_be_perhaps_only_moved() {
+    let (dir, a, start) = model(5000);
+    let m = Mounted::new(dir.path());
+    shows(&m, &a.data);
+    std::fs::rename(dir.join(SHARD), dir.join("moved")).unwrap();
+    shows(&m, &a.data);
+    // A file system may leave ctime alone: then there is nothing to log.
+    if m.status()["source_changed"] == true {
+        let said = "was written to, renamed, or had its attributes changed";
+        assert!(m.log().contains(said), "{}", m.log());
+    }
+    let new = noise(1, a.data.len());
+    let file = open_rw(&dir.join("moved"));
+    file.write_all_at(&new, start).unwrap();
+    shows(&m, &new);
+}
+
+#[test]
 fn other_permissions_owners_and_links_are_no_change_of_content() {
     let (dir, a, _) = model(5000);
     let m = Mounted::new(dir.path());

@@ -131,6 +131,32 @@ fn the_links_of_a_hub_cache_stay() {
     }
 }
 
+/// The owner of a hub cache's folder chooses where its snapshot leads.
+#[test]
+fn a_snapshot_elsewhere_refuses_the_mount() {
+    let cache = TempDir::with_prefix("stfs-hub-").unwrap();
+    let folder = cache.path().join("models--org--name");
+    std::fs::create_dir_all(folder.join("refs")).unwrap();
+    std::fs::write(folder.join("refs/main"), "0123").unwrap();
+    let (private, at) = (model(), cache.path().join("m"));
+    chmod(private.path(), 0o700);
+    let snapshots = folder.join("snapshots");
+    let refused = || {
+        let args = [Path::new("mount"), "--allow-other".as_ref(), &folder, &at];
+        stfs(args).fails(&["snapshots/0123: is a link", "--allow-other"]);
+        let m = Mounted::new(&folder);
+        assert_eq!(m.read("tensors/a/raw").len(), 300, "its owner may");
+    };
+    std::fs::create_dir(&snapshots).unwrap();
+    symlink(private.path(), snapshots.join("0123")).unwrap();
+    refused();
+    std::fs::remove_dir_all(&snapshots).unwrap();
+    let elsewhere = TempDir::with_prefix("stfs-elsewhere-").unwrap();
+    std::fs::rename(private.path(), elsewhere.path().join("0123")).unwrap();
+    symlink(elsewhere.path(), &snapshots).unwrap();
+    refused();
+}
+
 #[test]
 fn directories_above_the_model_that_are_not_for_all_are_said() {
     let above = TempDir::with_prefix("stfs-above-").unwrap();

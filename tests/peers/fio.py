@@ -16,7 +16,9 @@ VERIFY = ["--verify=crc32c", "--verify_interval=4096", "--verify_fatal=1"]
 def model(directory, damage=None):
     """A shard of one tensor, behind a header that leaves it unaligned."""
     data = directory / "data"
-    run("fio", "--name=write", f"--filename={data}", "--rw=write", "--bs=64k", f"--size={SIZE}", "--do_verify=0", *VERIFY)
+    # Otherwise fio leaves a file where it runs.
+    how = ["--rw=write", "--bs=64k", f"--size={SIZE}", "--do_verify=0", "--verify_state_save=0", *VERIFY]
+    run("fio", "--name=write", f"--filename={data}", *how)
     header = json.dumps({"t": {"dtype": "U8", "shape": [SIZE], "data_offsets": [0, SIZE]}}).encode()
     header += b" " * (-len(header) % 8 + 8)
     shard = bytearray(len(header).to_bytes(8, "little") + header + data.read_bytes())

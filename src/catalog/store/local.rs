@@ -71,9 +71,12 @@ fn find_part(file: &Path, part: &OsStr, audience: Audience) -> Result<Source> {
 
 fn resolve(model: PathBuf, audience: Audience) -> Result<Source> {
     if model.is_dir() {
-        let dir = hub::snapshot(&model)?.unwrap_or_else(|| model.clone());
+        let store = match hub::snapshot(&model)? {
+            Some(snapshot) => LocalStore::inside(&model, snapshot, audience)?,
+            None => LocalStore::shared(model.clone(), audience)?,
+        };
         return Ok(Source {
-            store: LocalStore::shared(dir, audience)?,
+            store,
             model: model.into(),
             file: None,
             part: None,
@@ -119,13 +122,22 @@ fn absolute(model: &Path) -> Result<PathBuf> {
 
 impl LocalStore {
     fn shared(dir: PathBuf, audience: Audience) -> Result<Arc<dyn Store>> {
-        let location = Location::from(&dir);
+        Ok(LocalStore::of(Directory::new(dir, audience)?, audience))
+    }
+
+    /// The same for a directory that others choose by its name in a folder: `folder`, without links.
+    fn inside(folder: &Path, dir: PathBuf, audience: Audience) -> Result<Arc<dyn Store>> {
         let dir = Directory::new(dir, audience)?;
-        Ok(Arc::new(LocalStore {
+        dir.is_inside(folder)?;
+        Ok(LocalStore::of(dir, audience))
+    }
+
+    fn of(dir: Directory, audience: Audience) -> Arc<dyn Store> {
+        Arc::new(LocalStore {
+            location: Location::from(dir.path()),
             dir,
             audience,
-            location,
-        }))
+        })
     }
 
     fn path(&self) -> &Path {

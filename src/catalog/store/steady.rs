@@ -64,6 +64,8 @@ thread_local! {
     static NOTED: RefCell<Option<Vec<Noted>>> = const { RefCell::new(None) };
     /// The last try: a mixture is better than nothing.
     static LAST: Cell<bool> = const { Cell::new(false) };
+    /// A mixture was let through since this was last reset.
+    static MIXED: Cell<bool> = const { Cell::new(false) };
 }
 
 /// Restores the scope outside of this one, also if a panic unwinds.
@@ -96,12 +98,21 @@ pub fn read<T>(mut work: impl FnMut() -> Result<T>) -> Result<T> {
     })
 }
 
-/// Makes something of sources that is kept: what was copied while a source changed must not stay in a
-/// cache. Outside of any scope each read is looked after by itself.
+/// Makes something of sources that is kept, and whether it may be: what was copied while a source changed
+/// must not stay in a cache. Outside of any scope each read is looked after by itself.
 ///
 /// # Errors
 /// That of `work`, or a source has changed meanwhile. Inside a [`read`] that is tried again.
-pub fn kept<T>(work: impl FnOnce() -> Result<T>) -> Result<T> {
+pub fn kept<T>(work: impl FnOnce() -> Result<T>) -> Result<(T, bool)> {
+    let outer = MIXED.replace(false);
+    let made = looked_after(work);
+    let mixed = MIXED.get();
+    // What is made of this is a mixture, too.
+    MIXED.set(outer || mixed);
+    Ok((made?, !mixed))
+}
+
+fn looked_after<T>(work: impl FnOnce() -> Result<T>) -> Result<T> {
     if NOTED.with_borrow(Option::is_none) {
         return work();
     }
@@ -165,7 +176,7 @@ fn scope<T>(work: &mut dyn FnMut() -> Result<T>) -> std::result::Result<T, Faile
         match file.after(end, before).map_err(Failed::With)? {
             Verdict::Steady => {}
             Verdict::Cut if LAST.get() => return Err(Failed::With(file.restless())),
-            Verdict::Changed if LAST.get() => {}
+            Verdict::Changed if LAST.get() => MIXED.set(true),
             Verdict::Changed | Verdict::Cut => changed = true,
         }
     }
@@ -182,4 +193,53 @@ fn changed() -> Error {
 
 fn is_changed(e: &Error) -> bool {
     e.errno() == libc::ESTALE
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use super::*;
+
+    /// A file that every look finds changed, until `left` of them were taken.
+    struct Restless {
+        left: AtomicUsize,
+    }
+
+    impl Watched for Restless {
+        fn before(&self) -> Option<Before> {
+            None
+        }
+
+        fn after(&self, _: u64, _: Option<Before>) -> Result<Verdict> {
+            let left = self.left.load(Ordering::Relaxed);
+            self.left.store(left.saturating_sub(1), Ordering::Relaxed);
+            Ok(match left {
+                0 => Verdict::Steady,
+                _ => Verdict::Changed,
+            })
+        }
+
+        fn restless(&self) -> Error {
+            changed()
+        }
+    }
+
+    #[test]
+    fn a_mixture_is_given_once_and_may_not_be_kept() {
+        let made = |left: usize| {
+            let file = Arc::new(Restless { left: left.into() });
+            let part = || kept(|| read_from(&file, 1, || Ok(())));
+            let (inner, outer) = read(|| {
+                let ((_, inner), outer) = kept(part)?;
+                Ok((inner, outer))
+            })?;
+            let (_, alone) = part()?;
+            Ok::<_, Error>((inner, outer, alone))
+        };
+        assert_eq!(made(0).unwrap(), (true, true, true));
+        assert_eq!(made(TRIES - 1).unwrap(), (true, true, true));
+        assert_eq!(made(TRIES).unwrap(), (false, false, true));
+        assert_eq!(made(3 * TRIES).unwrap(), (false, false, false));
+    }
 }

@@ -141,6 +141,7 @@ impl Object for MemoryObject {
     fn look(&self) -> Look {
         Look {
             version: Some(0),
+            may_settle: false,
             access: None,
         }
     }

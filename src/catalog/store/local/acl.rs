@@ -8,6 +8,7 @@ use rustix::io::Errno;
 
 use super::super::acl::{ACL_XATTR, Acl};
 use super::super::stat::Opaque;
+use crate::error::Location;
 
 /// Attributes that hold a list of another kind.
 const OTHER_KINDS: [&str; 3] = ["system.richacl", "system.nfs4_acl", "system.nfs4_acl_xdr"];
@@ -15,20 +16,34 @@ const OTHER_KINDS: [&str; 3] = ["system.richacl", "system.nfs4_acl", "system.nfs
 /// Room for a value or a list of names, in bytes: what nearly always suffices, and Linux's limit.
 const ROOM: [usize; 2] = [512, 64 << 10];
 
-/// The list of an open file. Uses the descriptor alone.
+/// The list of an open file. Uses the descriptor alone. One that cannot be read leaves the file to its
+/// owner.
 pub(super) fn of(file: &File) -> Result<Option<Acl>, Opaque> {
+    read(file).unwrap_or(Err(Opaque))
+}
+
+/// The same, and logs why it cannot be read. For use once per file.
+pub(super) fn of_new(file: &File, location: &Location) -> Result<Option<Acl>, Opaque> {
+    read(file).unwrap_or_else(|e| {
+        let problem = "its access control list cannot be read";
+        log::warn!("{location}: {problem} ({e}); what is made of it is for its owner alone");
+        Err(Opaque)
+    })
+}
+
+fn read(file: &File) -> Result<Result<Option<Acl>, Opaque>, Errno> {
     if let Some(value) = found(|value| fgetxattr(file, ACL_XATTR, value))? {
-        return Acl::parse(&value);
+        return Ok(Acl::parse(&value));
     }
     let names = found(|names| flistxattr(file, names))?.unwrap_or_default();
     let mut names = names.split(|&b| b == 0);
     let is_other = |name: &[u8]| OTHER_KINDS.iter().any(|kind| kind.as_bytes() == name);
     match names.find(|name| is_other(name)) {
-        None => Ok(None),
-        Some(name) => match found(|value| fgetxattr(file, name, value))? {
+        None => Ok(Ok(None)),
+        Some(name) => Ok(match found(|value| fgetxattr(file, name, value))? {
             Some(value) if !says_what_the_mode_says(&value) => Err(Opaque),
             _ => Ok(None),
-        },
+        }),
     }
 }
 
@@ -40,12 +55,12 @@ pub(super) fn has(directory: impl AsFd) -> bool {
     values.any(|value| match value {
         Ok(Some(value)) => Acl::parse(&value) != Ok(None) && !says_what_the_mode_says(&value),
         Ok(None) => false,
-        Err(Opaque) => true,
+        Err(_) => true,
     })
 }
 
 /// An attribute's value, if there is one.
-fn found(get: impl Fn(&mut [u8]) -> rustix::io::Result<usize>) -> Result<Option<Vec<u8>>, Opaque> {
+fn found(get: impl Fn(&mut [u8]) -> rustix::io::Result<usize>) -> Result<Option<Vec<u8>>, Errno> {
     for room in ROOM {
         let mut value = vec![0; room];
         match get(&mut value) {
@@ -55,10 +70,10 @@ fn found(get: impl Fn(&mut [u8]) -> rustix::io::Result<usize>) -> Result<Option<
             }
             Err(Errno::NODATA | Errno::OPNOTSUPP | Errno::NOSYS) => return Ok(None),
             Err(Errno::RANGE) => {}
-            Err(_) => break,
+            Err(e) => return Err(e),
         }
     }
-    Err(Opaque)
+    Err(Errno::RANGE)
 }
 
 /// Whether a list of NFSv4 names only `OWNER@`, `GROUP@` and `EVERYONE@`. A server has one for every file,

@@ -73,6 +73,21 @@ impl Directory {
         }
     }
 
+    /// Checks that no link leads from a folder to elsewhere, if everyone will see its files. `folder` is a
+    /// path without links.
+    ///
+    /// # Errors
+    /// [`Error::Unreachable`] if it is elsewhere.
+    pub fn is_inside(&self, folder: &Path) -> Result<()> {
+        match &self.shared {
+            Some(shared) if !shared.home.starts_with(folder) => Err(Error::Unreachable {
+                at: self.path.as_path().into(),
+                closed: shared.home.as_path().into(),
+            }),
+            _ => Ok(()),
+        }
+    }
+
     /// The uppermost directory on the way to it that not every user may search; `None` if its files are for
     /// the caller alone.
     pub fn closed_above(&self) -> Option<PathBuf> {

@@ -47,6 +47,8 @@ pub(super) struct Watch {
     /// It was ever seen to be shorter.
     cut: AtomicBool,
     seen: Mutex<Seen>,
+    /// Held by the thread that is inside of [`Watch::settle`], which may wait for the file system.
+    settling: Mutex<()>,
 }
 
 /// What was seen last.
@@ -63,7 +65,7 @@ struct Seen {
 impl Watch {
     /// Watches a file that was just opened.
     pub fn new(file: File, location: Location, opened: Stat) -> Watch {
-        let opened = opened.with_acl(acl::of(&file));
+        let opened = opened.with_acl(acl::of_new(&file, &location));
         let file_system = rustix::fs::fstatfs(&file).map_or(0, |s| s.f_type as u32);
         Watch {
             seen: Mutex::new(Seen {
@@ -79,6 +81,7 @@ impl Watch {
             moved: AtomicBool::new(false),
             changed: AtomicBool::new(false),
             cut: AtomicBool::new(false),
+            settling: Mutex::default(),
         }
     }
 
@@ -146,9 +149,14 @@ impl Watch {
         if self.changed.swap(true, Ordering::Relaxed) {
             return;
         }
-        let how = match self.opened.len == now.len {
-            true => "was written to".to_string(),
-            false => format!("had {} bytes, has {}", self.opened.len, now.len),
+        let opened = &self.opened;
+        let how = if opened.len != now.len {
+            format!("had {} bytes, has {}", opened.len, now.len)
+        } else if opened.mtime != now.mtime {
+            "was written to".to_string()
+        } else {
+            // ctime alone does not show which.
+            "was written to, renamed, or had its attributes changed".to_string()
         };
         log::warn!(
             "{}: changed under the mount: {how}; its current contents are served; mount again to see it whole",
@@ -170,15 +178,24 @@ impl Watch {
         }
         Look {
             version: settled.then_some(seen.version),
+            may_settle: !settled && !self.is_in_memory(),
             access: (!seen.last.same_access(&self.opened)).then(|| seen.last.clone()),
         }
     }
 
+    fn is_in_memory(&self) -> bool {
+        IN_MEMORY.contains(&self.file_system)
+    }
+
     /// As [`Object::settle`](super::super::Object::settle).
     pub fn settle(&self) -> bool {
-        if IN_MEMORY.contains(&self.file_system) || self.seen().settled {
+        if self.is_in_memory() || self.seen().settled {
             return true;
         }
+        // A stalled source must not keep the others waiting: the thread that is inside brings this one on.
+        let Ok(_inside) = self.settling.try_lock() else {
+            return true;
+        };
         let Ok(before) = self.now() else { return true };
         self.see(&before);
         let written_back = self.write_back();
@@ -277,8 +294,9 @@ fn coarse_clock() -> (i64, i64) {
     (now.tv_sec as i64, now.tv_nsec as i64)
 }
 
-/// The pages of a file that are in the page cache and not written back; `None` if the kernel is older than
-/// Linux 6.5 or does not tell.
+/// The pages of a file that are in the page cache and not written back; `None` if the kernel does not tell:
+/// it is older than Linux 6.5 (ENOSYS), or the file is another user's and could not be written by this
+/// process, or has been given away since (EPERM), as for root without capabilities.
 fn dirty_pages(file: &File) -> Option<u64> {
     const CACHESTAT: libc::c_long = 451;
     let range = [0u64; 2];
