@@ -17,6 +17,7 @@ import pathlib
 import re
 import shutil
 import subprocess
+import tempfile
 
 from harness import REPOSITORY, Skip, check, main, mounted, need, run
 
@@ -37,10 +38,15 @@ entries = [["nobody", "nogroup"], ["daemon", "daemon"]]
 """
 
 
-def results(tmp, where, name):
+def results(tmp, where):
     """What each test does in a read-only directory: `ok`, `EROFS`, `skipped`, `not-made`, or why it failed."""
-    base = tmp / f"base-{name}"
-    base.mkdir()
+    # Not below `tmp`: the path of a socket may have 107 bytes, and those of the suite are long.
+    with tempfile.TemporaryDirectory(prefix="pj-", dir="/tmp") as base:
+        os.chmod(base, 0o755)
+        return results_in(base, tmp, where)
+
+
+def results_in(base, tmp, where):
     os.chmod(tmp, 0o755)
     (tmp / "configuration.toml").write_text(CONFIGURATION)
     # In a mount namespace of its own, so that no mount outlives it.
@@ -97,11 +103,11 @@ def a_read_only_pass(tmp):
     need(PROGRAM, "cc")
     run("cc", "-shared", "-fPIC", "-O1", "-o", tmp / "shim.so", HARNESS / "pjdfstest.c")
     with both(tmp) as (mnt, squashfs):
-        found = results(tmp, mnt, "stfs")
+        found = results(tmp, mnt)
         if os.environ.get("PIN"):
             (HARNESS / "pjdfstest.txt").write_text("".join(f"{t} {r}\n" for t, r in sorted(found.items())))
         compare(found, expected(), "pinned")
-        compare(found, results(tmp, squashfs, "squashfs"), "squashfs")
+        compare(found, results(tmp, squashfs), "squashfs")
     counts = ", ".join(f"{list(found.values()).count(r)} {r}" for r in sorted(set(found.values())))
     print(f"{len(found)} tests: {counts}")
 
