@@ -41,7 +41,10 @@ pub(super) fn run(args: &MountArgs, caller: Option<Caller>) -> Result<ExitCode> 
         }
         // A pipe that nobody reads any more is not an error.
         None => match print(mount.line.as_bytes()) {
-            Err(e) if !is_closed_pipe(&e) => return Err(e),
+            Err(e) if !is_closed_pipe(&e) => {
+                mount.keeper.end();
+                return Err(e);
+            }
             _ => {}
         },
     }
@@ -109,13 +112,16 @@ impl Mount {
             gpu: gpu::BUILT_IN && args.gpu != gpu::Access::Off && sandbox::gpu_may_be_there(),
             core_dumps: args.core_dumps,
         }));
+        // From here on a signal ends the mount in order. Before, it ends this process, and the keeper takes
+        // the mount away.
+        let signals = Signals::new([SIGINT, SIGTERM, SIGHUP])?;
         // The first thread: until now messages were queued.
         logging::start().context("start a thread")?;
         let serving = connected.serve()?;
         keeper.wait_for_an_answer()?;
         let keeper = Arc::new(keeper);
         keeper.listen(fs.clone())?;
-        end_on_signal(keeper.clone(), attached.id, fs.clone(), shown)?;
+        end_on_signal(signals, keeper.clone(), attached.id, fs.clone(), shown)?;
         Ok(Mount {
             serving,
             keeper,
@@ -140,10 +146,14 @@ impl Mount {
     }
 }
 
-/// From here on a signal ends the mount in order. Before, it ends this process, and the keeper takes the mount
-/// away.
-fn end_on_signal(keeper: Arc<Keeper>, id: MountId, fs: Arc<Fs>, shown: String) -> Result<()> {
-    let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP])?;
+/// Ends the mount in order when a signal comes, or has come.
+fn end_on_signal(
+    mut signals: Signals,
+    keeper: Arc<Keeper>,
+    id: MountId,
+    fs: Arc<Fs>,
+    shown: String,
+) -> Result<()> {
     start_thread("stfs-signals", move || {
         if let Some(signal) = signals.forever().next() {
             log::info!("signal {signal}: unmounting {shown}");
