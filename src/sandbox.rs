@@ -1,5 +1,5 @@
 //! What a serving process gives up once its mount is made. It reads files that anyone may have written,
-//! and often runs as root: whoever takes it over should find a process that can open nothing, start
+//! and often runs as root: an attacker who takes it over should find a process that can open nothing, start
 //! nothing and become nobody else.
 //!
 //! Each measure stands for itself. A kernel or a container that refuses one does not stop the mount: the

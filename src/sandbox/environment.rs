@@ -73,11 +73,11 @@ pub fn forget(needs: Needs) {
 /// Overwrites all variables. Allocates nothing and takes no lock: a child that was just forked may call it. Must be
 /// called while there is only one thread.
 pub fn overwrite() {
-    // SAFETY: there is no other thread, so nothing else reads or changes the environment meanwhile. `environ` is
-    // null or ends with a null pointer, and each entry before that is a C string in writable memory: on the
-    // stack, where the kernel put it, or from setenv's allocation. Writing as many bytes as the string is long
-    // stays inside it. Nothing keeps a pointer to one: the loader and the C library have copied what they
-    // read at the start, and std gives out copies.
+    // Each entry lies on the stack, where the kernel put it, or in setenv's allocation. The loader, the C
+    // library and std have copied what they use of it.
+    //
+    // SAFETY: no other thread uses the environment meanwhile. `environ` is null or ends with a null pointer;
+    // each entry before that is a C string in writable memory, and its length stays inside it.
     unsafe {
         let mut entry = (&raw const environ).read();
         while !entry.is_null() && !(*entry).is_null() {

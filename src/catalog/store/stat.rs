@@ -28,8 +28,8 @@ pub struct Stat {
     pub ino: u64,
     /// Device number of that file system.
     pub dev: u64,
-    /// The access control list, if it has one beyond its permission bits. Not part of the metadata: whoever
-    /// needs it reads it.
+    /// The access control list, if it has one beyond its permission bits. It is not part of the metadata, and is
+    /// read only where it is needed.
     pub acl: Option<Arc<Acl>>,
 }
 
