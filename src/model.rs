@@ -25,6 +25,7 @@ mod lazy;
 mod npy;
 mod origin;
 mod parameters;
+mod recipe;
 mod resolve;
 mod rules;
 mod tensor;

@@ -1,0 +1,138 @@
+//! A recipe's file: keys, rules, and where everything stands in it. Nothing is known about models here.
+
+use std::path::PathBuf;
+
+use serde_json::Value;
+
+use super::language::{Each, Node, Pattern, Template};
+use super::mistake::{Mistake, Place};
+
+/// A recipe as its file has it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct RecipeFile {
+    /// The model whose tensors the rules start with.
+    pub model: ModelEntry,
+    /// Further models, by name, in the order of the file.
+    pub models: Vec<(Box<str>, ModelEntry)>,
+    /// Parameters, in the order of the file.
+    pub set: Vec<Parameter>,
+    /// The rules, from top to bottom.
+    pub rules: Vec<Rule>,
+    /// Changes to `config.json`.
+    pub config: ConfigChanges,
+    /// Further files of `export/`.
+    pub exports: Vec<ExportRule>,
+}
+
+/// `model` or `models.NAME`.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ModelEntry {
+    /// Where it is named.
+    pub at: Place,
+    /// As it is written: relative paths count from the recipe's directory.
+    pub path: PathBuf,
+    /// `as = "floats"`
+    pub floats: bool,
+    /// Parameters of a recipe.
+    pub set: Vec<Parameter>,
+}
+
+/// `set.NAME`
+#[derive(Debug, Clone, PartialEq)]
+pub struct Parameter {
+    /// Where its value stands.
+    pub at: Place,
+    /// Its name.
+    pub name: Box<str>,
+    /// A number is an expression, too.
+    pub value: Node,
+    /// Its value as it is written.
+    pub text: Box<str>,
+}
+
+/// One rule.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Rule {
+    /// Where it begins.
+    pub at: Place,
+    /// What it does.
+    pub action: Action,
+    /// Only matches for which this holds.
+    pub condition: Option<Node>,
+    /// Whether it may match nothing.
+    pub optional: bool,
+}
+
+/// What a rule does.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Action {
+    /// Drops what matches no pattern.
+    Keep(Vec<Pattern>),
+    /// Drops what matches one.
+    Drop(Vec<Pattern>),
+    /// Makes results of each match of the first pattern.
+    Make(Make),
+    /// Adds an adapter.
+    Lora {
+        /// Where it is named.
+        at: Place,
+        /// Its name among the models.
+        adapter: Box<str>,
+        /// What multiplies it.
+        scale: Option<Node>,
+    },
+}
+
+/// A rule with `on`.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Make {
+    /// The patterns, of which the first one matches.
+    pub on: Vec<Pattern>,
+    /// Whether what was matched goes: with `to` and in place, not with `add`.
+    pub takes: bool,
+    /// What is made.
+    pub results: Vec<RuleResult>,
+    /// Makes the results once for each number.
+    pub each: Option<Each>,
+}
+
+/// One result of a rule.
+#[derive(Debug, Clone, PartialEq)]
+pub struct RuleResult {
+    /// Where its name or, without one, the rule stands.
+    pub at: Place,
+    /// Its name; `None`: in place, under the name that was matched.
+    pub name: Option<Template>,
+    /// What it is; `None`: what was matched.
+    pub is: Option<Node>,
+    /// `is` as it is written; `it` if it is left out.
+    pub text: Box<str>,
+}
+
+/// `config`
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct ConfigChanges {
+    /// Keys, split at their dots, and their new values.
+    pub set: Vec<(Place, Vec<String>, Value)>,
+    /// Keys that go.
+    pub remove: Vec<(Place, Vec<String>)>,
+}
+
+/// An entry of `exports`.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ExportRule {
+    /// Where it begins.
+    pub at: Place,
+    /// The file's name.
+    pub file: Template,
+    /// The tensors in it.
+    pub on: Vec<Pattern>,
+    /// Their names there; `None`: their own.
+    pub to: Option<Template>,
+}
+
+/// Parses a recipe. All mistakes, in the order of their places.
+pub fn parse(text: &str) -> Result<RecipeFile, Vec<Mistake>> {
+    let _ = text;
+    Err(Vec::new())
+}

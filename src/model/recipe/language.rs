@@ -1,0 +1,191 @@
+//! The small language in a recipe's strings: expressions, conditions, patterns and templates. Here is what
+//! they are once they are parsed.
+
+use super::mistake::Place;
+use crate::dtype::Dtype;
+
+/// An expression or a condition.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Node {
+    /// Where it begins; of an operator with two operands, where the operator is.
+    pub at: Place,
+    /// What it is.
+    pub kind: Kind,
+}
+
+/// What a [`Node`] is.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Kind {
+    /// A whole number.
+    Integer(i64),
+    /// Any other number.
+    Real(f64),
+    /// A hole, a parameter, a loop variable; in conditions also `dtype` and `ndim`.
+    Name(Box<str>),
+    /// `it`, or `NAME:it`.
+    It(Option<Box<str>>),
+    /// `config.KEY`, keys in order.
+    Config(Box<[Box<str>]>),
+    /// `'name'` or `NAME:'name'`: a tensor; in conditions text.
+    Quoted {
+        /// The model, if it is another.
+        model: Option<Box<str>>,
+        /// What stands in the quotes.
+        name: Template,
+    },
+    /// A function.
+    Call(Box<Call>),
+    /// `x[…]`
+    Index(Box<Node>, Box<[Subscript]>),
+    /// `-x`
+    Negative(Box<Node>),
+    /// `a + b`
+    Binary(Operator, Box<[Node; 2]>),
+    /// `a <= b < c`
+    Compare(Box<Node>, Box<[(Comparison, Node)]>),
+    /// `a and b`
+    And(Box<[Node; 2]>),
+    /// `a or b`
+    Or(Box<[Node; 2]>),
+    /// `not a`
+    Not(Box<Node>),
+}
+
+/// An operator between two operands.
+#[allow(missing_docs)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Operator {
+    Add,
+    Subtract,
+    Multiply,
+    Divide,
+    /// `//`
+    FloorDivide,
+    /// `%`
+    Modulo,
+    /// `@`
+    Product,
+}
+
+/// A comparison.
+#[allow(missing_docs)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Comparison {
+    Equal,
+    NotEqual,
+    Less,
+    LessOrEqual,
+    Greater,
+    GreaterOrEqual,
+}
+
+/// `function(arguments for each, axis=…)`
+#[derive(Debug, Clone, PartialEq)]
+pub struct Call {
+    /// Which one.
+    pub function: Function,
+    /// Its arguments. With `each`, the one that is repeated.
+    pub arguments: Vec<Node>,
+    /// `for e`, `for r in a..b`
+    pub each: Option<Each>,
+    /// `axis=…`
+    pub axis: Option<Node>,
+}
+
+/// The functions.
+#[allow(missing_docs)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Function {
+    Part,
+    Concat,
+    Stack,
+    Pad,
+    Reshape,
+    Permute,
+    T,
+    Dim,
+    Up,
+    Min,
+    Max,
+    /// `f32`, `f16`, `bf16`, `f8_e4m3`, `f8_e5m2`
+    Cast(Dtype),
+}
+
+/// `VARIABLE in a..b`; without a range, the numbers that a gathering hole of that name gathers.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Each {
+    /// Where it begins.
+    pub at: Place,
+    /// The variable.
+    pub variable: Box<str>,
+    /// First, and one behind the last.
+    pub range: Option<Box<[Node; 2]>>,
+}
+
+/// One index of `x[…]`.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Subscript {
+    /// A single one: its axis goes.
+    Index(Node),
+    /// `start:stop:step`
+    #[allow(missing_docs)]
+    Slice {
+        at: Place,
+        start: Option<Node>,
+        stop: Option<Node>,
+        step: Option<Node>,
+    },
+}
+
+/// Text with holes to be filled in.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Template {
+    /// Where it begins.
+    pub at: Place,
+    /// Its pieces.
+    pub pieces: Vec<TemplatePiece>,
+}
+
+/// A piece of a [`Template`].
+#[derive(Debug, Clone, PartialEq)]
+pub enum TemplatePiece {
+    /// Text as it is.
+    Text(Box<str>),
+    /// A hole's text, or a whole number.
+    Value(Node),
+}
+
+/// A pattern, which matches whole names.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Pattern {
+    /// Where it begins.
+    pub at: Place,
+    /// As it is written, for messages.
+    pub text: Box<str>,
+    /// Its pieces.
+    pub pieces: Vec<PatternPiece>,
+}
+
+/// A piece of a [`Pattern`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum PatternPiece {
+    /// Text as it is.
+    Text(Box<str>),
+    /// `*`
+    Any,
+    /// `{name…}`
+    Hole(Box<str>, Hole),
+}
+
+/// What a hole takes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Hole {
+    /// `{n}`: one or more characters without a dot.
+    Component,
+    /// `{rest..}`: also dots.
+    Rest,
+    /// `{e#}`: a number without leading zeros; names that differ only there are one match.
+    Gather,
+    /// `{x=k|v}`: one of these.
+    OneOf(Box<[Box<str>]>),
+}
