@@ -15,12 +15,15 @@ use std::sync::Arc;
 use crate::catalog::Piece;
 use crate::error::Result;
 
+mod arithmetic;
 mod bytes;
 mod cast;
 mod concat;
 mod floats;
+mod narrow;
 mod npy;
 mod parts;
+mod product;
 mod same;
 mod scratch;
 mod shared;
@@ -29,19 +32,24 @@ mod strided;
 #[cfg(test)]
 mod tests;
 mod tile_cache;
+mod zeros;
 
+pub use arithmetic::{Arithmetic, Negated, Operand};
 pub use bytes::{Bytes, Deferred, StoredBytes};
 pub use cast::Cast;
 pub use concat::Concat;
 pub use floats::{FloatSource, Floats};
+pub use narrow::Narrow;
 pub use npy::{Npy, npy_header};
 pub use parts::Parts;
+pub use product::Product;
 pub use same::Same;
 pub use scratch::Scratch;
 pub use shared::Shared;
 pub use slice::Slice;
 pub use strided::{Gathered, Layout as StridedLayout, Swap};
 pub use tile_cache::TileCache;
+pub use zeros::Zeros;
 
 /// Lazy bytes of an exact, known length. Nothing is computed before it is read.
 pub trait View: Send + Sync {
