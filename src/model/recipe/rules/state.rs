@@ -23,8 +23,8 @@ pub(super) enum What {
 pub(super) struct Slot {
     pub name: Arc<str>,
     pub what: What,
-    /// The rule that gave the name, if the model did not.
-    pub made_by: Option<usize>,
+    /// The rule that made it, if the model did not have it, and the first tensor of the match.
+    pub made_by: Option<(usize, u32)>,
     /// The rule that took or dropped it.
     pub gone: Option<Gone>,
 }
@@ -69,7 +69,7 @@ impl State {
     }
 
     /// The names that are there, in no order.
-    pub fn live(&self) -> impl Iterator<Item = (u32, &Slot)> {
+    pub fn live(&self) -> impl Iterator<Item = (u32, &Slot)> + Clone {
         let slot = |&index: &u32| Some((index, self.slots.get(index as usize)?));
         self.live.iter().filter_map(slot)
     }
@@ -110,24 +110,27 @@ impl State {
             return;
         }
         for &index in indexes {
-            self.slots[index as usize].gone = Some(how);
+            let slot = &mut self.slots[index as usize];
+            slot.gone = Some(how);
+            slot.what = What::Unknown;
         }
         let slots = &self.slots;
         self.live.retain(|&i| slots[i as usize].gone.is_none());
     }
 
-    /// Puts something else in a name's place.
-    pub fn replace(&mut self, index: u32, what: What, rule: usize) {
-        let slot = &mut self.slots[index as usize];
-        slot.what = what;
-        slot.made_by = Some(rule);
+    /// Forgets what names are: a mistake that is reported keeps us from knowing.
+    pub fn doubt(&mut self, indexes: &[u32]) {
+        for &index in indexes {
+            self.slots[index as usize].what = What::Unknown;
+            self.is_unsure = true;
+        }
     }
 
     /// Adds a name.
     ///
     /// # Errors
     /// The slot that has this name.
-    pub fn add(&mut self, name: Arc<str>, what: What, rule: usize) -> Result<(), u32> {
+    pub fn add(&mut self, name: Arc<str>, what: What, rule: usize, from: u32) -> Result<(), u32> {
         if let Some(there) = self.find(&name) {
             return Err(there);
         }
@@ -137,15 +140,15 @@ impl State {
         self.slots.push(Slot {
             name,
             what,
-            made_by: Some(rule),
+            made_by: Some((rule, from)),
             gone: None,
         });
         Ok(())
     }
 
-    /// Sorts slots by their names, in natural order. Names mostly come so, and the sort makes use of that.
-    pub fn sort(&self, indexes: &mut [u32]) {
-        indexes.sort_by(|&a, &b| natural(&self.slot(a).name, &self.slot(b).name));
+    /// Sorts by the names of slots, in natural order. Names mostly come so, and the sort makes use of that.
+    pub fn sort<T>(&self, items: &mut [T], slot: impl Fn(&T) -> u32) {
+        items.sort_by(|a, b| natural(&self.slot(slot(a)).name, &self.slot(slot(b)).name));
     }
 }
 
