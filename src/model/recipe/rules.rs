@@ -113,6 +113,7 @@ struct Run<'a> {
 
 impl Run<'_> {
     fn rule(&mut self, number: usize, rule: &Rule) {
+        self.world.next_rule();
         match &rule.action {
             Action::Keep(patterns) => self.keep(number, rule, patterns),
             Action::Drop(patterns) => self.drop(number, rule, patterns),

@@ -84,6 +84,7 @@ impl Scope for MatchScope<'_> {
     }
 
     fn it(&self, model: Option<&str>) -> Result<Derived, String> {
+        self.world.spend()?;
         let (_, found) = self.found.ok_or("there is no 'it' here")?;
         match model {
             // Without a message: why nothing is known of it has been reported.
@@ -98,6 +99,7 @@ impl Scope for MatchScope<'_> {
     }
 
     fn tensor(&self, model: Option<&str>, name: &str) -> Result<Derived, String> {
+        self.world.spend()?;
         match model {
             Some(model) => self.world.tensor_of(model, name),
             None => match self.state.find(name) {

@@ -19,8 +19,16 @@ use super::state::{Gone, State};
 use crate::catalog::Configuration;
 use crate::text::{elide, plural, printable};
 
-/// How many names are looked for that are near to one that is not there. Each costs a look at all names.
+/// How many names are looked for that are near to one that is not there. Each costs a look at all names: tens of
+/// milliseconds if they are 100,000.
 const SUGGESTIONS: u32 = 30;
+
+/// The same for one rule, so that some are left for others.
+const SUGGESTIONS_OF_RULE: u32 = 6;
+
+/// How often all expressions together may use a tensor. Ranges within ranges could go on for hours; a million
+/// results of 16 tensors each are within.
+const MAX_USES: u64 = 1 << 24;
 
 /// Names and other text that a file determines are shown with at most this many characters.
 const MOST_SHOWN: usize = 80;
@@ -32,6 +40,8 @@ pub(super) struct World<'a> {
     pub sources: &'a Sources,
     pub parameters: &'a HashMap<Box<str>, Value>,
     suggestions: Cell<u32>,
+    suggestions_of_rule: Cell<u32>,
+    uses: Cell<u64>,
     /// By model: what its float model has, once somebody asked.
     floats: Vec<OnceCell<HashMap<TensorId, bool>>>,
 }
@@ -49,6 +59,8 @@ impl<'a> World<'a> {
             sources,
             parameters,
             suggestions: Cell::new(SUGGESTIONS),
+            suggestions_of_rule: Cell::new(0),
+            uses: Cell::new(0),
             floats: sources.models.iter().map(|_| OnceCell::new()).collect(),
         }
     }
@@ -131,13 +143,40 @@ impl<'a> World<'a> {
         format!("there is no model '{}'{meant}", shown(name))
     }
 
+    /// Another rule begins.
+    pub fn next_rule(&self) {
+        self.suggestions_of_rule.set(SUGGESTIONS_OF_RULE);
+    }
+
+    /// Counts a use of a tensor.
+    ///
+    /// # Errors
+    /// There have been too many.
+    pub fn spend(&self) -> Result<(), String> {
+        let uses = self.uses.get() + 1;
+        self.uses.set(uses);
+        match uses <= MAX_USES {
+            true => Ok(()),
+            false => Err(format!("the rules use tensors more than {MAX_USES} times")),
+        }
+    }
+
+    /// Whether there may be one more suggestion.
+    fn may_suggest(&self) -> bool {
+        let (all, of_rule) = (&self.suggestions, &self.suggestions_of_rule);
+        let may = all.get() > 0 && of_rule.get() > 0;
+        if may {
+            all.set(all.get() - 1);
+            of_rule.set(of_rule.get() - 1);
+        }
+        may
+    }
+
     /// `; did you mean '…'?` of a name that is not there, as long as not many were asked for.
     fn nearest<'n>(&self, name: &str, among: impl Iterator<Item = &'n str>) -> String {
-        let left = self.suggestions.get();
-        let Some(left) = left.checked_sub(1) else {
+        if !self.may_suggest() {
             return String::new();
-        };
-        self.suggestions.set(left);
+        }
         match nearest::name(name, among) {
             Some(near) => nearest::did_you_mean(Some(&shown(near))),
             None => String::new(),
@@ -188,11 +227,7 @@ impl<'a> World<'a> {
         }
         let names = state.live().map(|(_, slot)| &*slot.name);
         let piece = || nearest::piece(patterns.first()?, names);
-        let left = self.suggestions.get().checked_sub(1);
-        let near = left.and_then(|left| {
-            self.suggestions.set(left);
-            piece()
-        });
+        let near = self.may_suggest().then(piece).flatten();
         let near = near.map_or(String::new(), |(wanted, near)| {
             format!(" (nearest to '{}': '{}')", shown(&wanted), shown(&near))
         });
