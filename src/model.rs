@@ -19,6 +19,7 @@ mod candidates;
 mod expr;
 mod facts;
 mod file_names;
+mod floats;
 mod join;
 mod join_shapes;
 mod lazy;
@@ -35,6 +36,7 @@ mod tied;
 
 pub use array::Array;
 pub use expr::{Expr, Join};
+pub use floats::float_model;
 pub use npy::NpyKind;
 pub use origin::{Origin, Part};
 pub use rules::{FUSED, FusedRule, Mixed, Named, STACKED, StackedRule, TIED, TiedRule, TiedWhen};
