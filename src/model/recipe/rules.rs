@@ -8,7 +8,7 @@ use super::file::{Action, RecipeFile, Rule};
 use super::language::Pattern;
 use super::mistake::{Lines, Mistake, Place};
 use super::sources::Sources;
-use super::tensor::Derived;
+use super::tensor::{Derived, Label};
 
 mod gather;
 mod lora;
@@ -80,7 +80,7 @@ pub fn apply(
         made: 0,
         name_bytes: 0,
         doubtful: Vec::new(),
-        no_label: "".into(),
+        no_label: Label::from(""),
         is_stopped: false,
     };
     for (number, rule) in file.rules.iter().enumerate() {
@@ -106,7 +106,7 @@ struct Run<'a> {
     /// Names of which nothing is known after this rule, because of a mistake that is reported.
     doubtful: Vec<u32>,
     /// The label of tensors that are kept.
-    no_label: Arc<str>,
+    no_label: Label,
     /// A limit is reached, and no further rule is looked at.
     is_stopped: bool,
 }

@@ -353,6 +353,6 @@ pub(super) fn kind(value: &Value) -> String {
         Value::Real(number) => format!("the number {number}"),
         Value::Text(text) => format!("the text '{}'", shown(text)),
         Value::Bool(truth) => format!("{truth}"),
-        Value::Tensor(tensor) => format!("the tensor {}", shown(&tensor.label)),
+        Value::Tensor(tensor) => format!("the tensor {}", tensor.label),
     }
 }

@@ -93,15 +93,14 @@ impl State {
     /// The tensor of a slot. `None`: nobody knows, because of a mistake that is reported already.
     pub fn tensor(&self, index: u32, sources: &Sources) -> Option<Derived> {
         let slot = self.slot(index);
-        let tensor = match &slot.what {
-            What::Untouched { id, values } => untouched(sources, *id, *values)?,
-            What::Made(tensor) => tensor.clone(),
-            What::Unknown => return None,
-        };
-        Some(Derived {
-            label: format!("'{}'", slot.name).into(),
-            ..tensor
-        })
+        match &slot.what {
+            What::Untouched { id, values } => untouched(sources, *id, *values),
+            What::Made(tensor) => Some(Derived {
+                label: format!("'{}'", slot.name).into(),
+                ..tensor.clone()
+            }),
+            What::Unknown => None,
+        }
     }
 
     /// Takes names away. Their slots remember it.
@@ -155,8 +154,10 @@ impl State {
 /// A tensor of the model that the rules start with.
 fn untouched(sources: &Sources, id: TensorId, values: bool) -> Option<Derived> {
     let leaf = sources.leaf(0, id)?;
-    match values {
-        true => ops::values(&leaf).ok(),
-        false => Some(leaf),
-    }
+    let tensor = match values {
+        true => ops::values(&leaf).ok()?,
+        false => return Some(leaf),
+    };
+    let label = leaf.label;
+    Some(Derived { label, ..tensor })
 }

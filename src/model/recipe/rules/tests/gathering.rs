@@ -107,15 +107,15 @@ fn it_and_a_result_in_place_are_no_single_tensor() {
 }
 
 #[test]
-fn drop_and_where_see_single_numbers() {
-    let case = case(&experts(0, &[0, 1, 2, 3]));
+fn where_is_about_each_name() {
+    let case = case(&experts(0, &[0, 1, 2]));
     assert_eq!(
-        case.names(r#"rules = [{ drop = "*.{e#}.w2.weight", where = "e >= 2" }]"#),
-        experts(0, &[0, 1])
+        case.left(r#"rules = [{ on = "l.0.experts.{e#}.w2.weight", where = "dtype == 'BF16'", to = "x", is = "stack('l.0.experts.{e}.w2.weight' for e)" }]"#),
+        ["x BF16 [3, 4, 6]"]
     );
     assert_eq!(
-        case.left(r#"rules = [{ on = "l.0.experts.{e#}.w2.weight", where = "e < 3", add = "x", is = "stack('l.0.experts.{e}.w2.weight' for e)" }, { keep = "x" }]"#),
-        ["x BF16 [3, 4, 6]"]
+        case.names(r#"rules = [{ drop = "l.0.experts.{e}.w2.weight", where = "e >= 1" }]"#),
+        experts(0, &[0])
     );
 }
 
