@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use crate::error::{Error, Location, Result};
 use crate::reason::Reason;
-use crate::view::{SharedView, StoredBytes};
+use crate::view::{Effort, SharedView, StoredBytes};
 use container::Parts;
 use findings::Findings;
 
@@ -180,6 +180,14 @@ impl Catalog {
                 offset,
                 len: self.tensors.get(index).nbytes,
             })),
+        }
+    }
+
+    /// What one of the elements of the tensor of that index takes to compute.
+    pub(crate) fn effort(&self, index: u32) -> Effort {
+        match self.tensors.bytes(index) {
+            Stored::View { view, .. } => view.effort(),
+            Stored::Extent { .. } => Effort::default(),
         }
     }
 

@@ -60,6 +60,7 @@ impl Model {
                 origin.axis = Some(0);
                 origin.parts = self.same_parts(parts);
             }
+            Expr::Gather(_) | Expr::Zeros(_) | Expr::Number(_) | Expr::Computed(_) => {}
         }
         origin
     }
