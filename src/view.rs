@@ -90,10 +90,32 @@ pub trait View: Send + Sync {
         1
     }
 
+    /// What one of its elements takes to compute.
+    fn effort(&self) -> Effort {
+        Effort::default()
+    }
+
     /// The same bytes for one more reader, who has caches of its own, which go with it. `None` if the
     /// view keeps nothing between reads.
     fn opened(&self) -> Option<SharedView> {
         None
+    }
+}
+
+/// What it takes to compute one element of a view that was made by a recipe: another recipe may build on it, and
+/// both together have limits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Effort {
+    /// Views on top of one another.
+    pub depth: u32,
+    /// Source elements that it depends on.
+    pub reach: u32,
+}
+
+impl Default for Effort {
+    /// That of a stored element.
+    fn default() -> Effort {
+        Effort { depth: 0, reach: 1 }
     }
 }
 
@@ -115,6 +137,9 @@ impl<V: View + ?Sized> View for Arc<V> {
     }
     fn grain(&self) -> u64 {
         (**self).grain()
+    }
+    fn effort(&self) -> Effort {
+        (**self).effort()
     }
     fn opened(&self) -> Option<SharedView> {
         (**self).opened()

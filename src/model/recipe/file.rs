@@ -131,8 +131,34 @@ pub struct ExportRule {
     pub to: Option<Template>,
 }
 
-/// Parses a recipe. All mistakes, in the order of their places.
-pub fn parse(text: &str) -> Result<RecipeFile, Vec<Mistake>> {
+/// Why a file is not a recipe.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Broken {
+    /// All mistakes, in the order of their places; at least one.
+    pub mistakes: Vec<Mistake>,
+    /// What can be checked all the same: the rules above the first one of which nothing is known. An
+    /// expression that could not be understood is [`Kind::Mistaken`](super::language::Kind::Mistaken). It
+    /// must not be mounted.
+    pub rest: Option<RecipeFile>,
+}
+
+/// Parses a recipe.
+///
+/// # Errors
+/// All mistakes that can be seen without a model: TOML, keys, types, the language in strings, names that are not
+/// bound.
+pub fn parse(text: &str) -> Result<RecipeFile, Broken> {
     let _ = text;
-    Err(Vec::new())
+    let (mistakes, rest) = (Vec::new(), None);
+    Err(Broken { mistakes, rest })
+}
+
+/// Parses the value of `--set NAME=VALUE`: a number or an expression over `config.` and parameters. Places count
+/// from the beginning of `value`.
+///
+/// # Errors
+/// What is wrong with it.
+pub fn parse_parameter(name: &str, value: &str) -> Result<Parameter, Mistake> {
+    let _ = (name, value);
+    Err(Mistake::at(Place(0), ""))
 }

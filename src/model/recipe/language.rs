@@ -1,13 +1,18 @@
 //! The small language in a recipe's strings: expressions, conditions, patterns and templates. Here is what
 //! they are once they are parsed.
 
+mod pattern;
+
 use super::mistake::Place;
 use crate::dtype::Dtype;
+
+pub use pattern::Bindings;
 
 /// An expression or a condition.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Node {
-    /// Where it begins; of an operator with two operands, where the operator is.
+    /// Where it begins; of an operator with two operands (arithmetic, `and`, `or`), where the operator is; of
+    /// comparisons, the first one.
     pub at: Place,
     /// What it is.
     pub kind: Kind,
@@ -49,6 +54,9 @@ pub enum Kind {
     Or(Box<[Node; 2]>),
     /// `not a`
     Not(Box<Node>),
+    /// What could not be understood, which has been reported. Its value is a mistake with an empty message, which
+    /// nobody lists.
+    Mistaken,
 }
 
 /// An operator between two operands.
