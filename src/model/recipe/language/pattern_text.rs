@@ -6,6 +6,9 @@ use super::located::Located;
 use super::parser::check_name;
 use super::{Hole, Pattern, PatternPiece};
 
+/// A pattern with more pieces than this is not of a tensor's name.
+const MAX_PIECES: usize = 512;
+
 /// The pattern that `source` is. `check` says why a hole cannot have a name.
 pub(super) fn parse(
     source: &Located,
@@ -109,6 +112,9 @@ impl Parser<'_> {
                 quoted(&name)
             );
             return Err(self.mistake(what));
+        }
+        if self.pieces.len() >= MAX_PIECES {
+            return Err(self.mistake(format!("a pattern has at most {MAX_PIECES} pieces")));
         }
         self.at += name.len();
         let hole = self.kind(opened)?;
