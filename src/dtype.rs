@@ -105,6 +105,21 @@ impl Dtype {
         self.entry().4
     }
 
+    /// Whether it holds every value of another type, so that a cast rounds none. This is known of F32, F16, BF16,
+    /// F8_E4M3 and F8_E5M2, and of every type itself; otherwise it is false.
+    pub fn holds(self, other: Dtype) -> bool {
+        use Dtype::{Bool, F4, F6_E2M3, F6_E3M2};
+        match self {
+            _ if self == other => true,
+            Dtype::F32 => other.exact_in_f32(),
+            Dtype::BF16 => other.bits() <= 8,
+            Dtype::F16 => other.bits() <= 8 && other != Dtype::F8_E8M0,
+            Dtype::F8_E4M3 => matches!(other, Bool | F4 | F6_E2M3 | F6_E3M2),
+            Dtype::F8_E5M2 => matches!(other, Bool | F4 | F6_E3M2),
+            _ => false,
+        }
+    }
+
     /// Whether the type has real values, and therefore an `f32` (all but C64).
     pub fn has_f32(self) -> bool {
         self != Dtype::C64

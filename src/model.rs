@@ -19,6 +19,8 @@ mod candidates;
 mod expr;
 mod facts;
 mod file_names;
+mod floats;
+mod gather;
 mod join;
 mod join_shapes;
 mod lazy;
@@ -33,8 +35,9 @@ mod tensor;
 mod tests;
 mod tied;
 
-pub use array::Array;
-pub use expr::{Expr, Join};
+pub use expr::{Computed, Expr, Join, Operation};
+pub use floats::float_model;
+pub use gather::{Axis, Gather, Strided};
 pub use npy::NpyKind;
 pub use origin::{Origin, Part};
 pub use rules::{FUSED, FusedRule, Mixed, Named, STACKED, StackedRule, TIED, TiedRule, TiedWhen};
@@ -193,7 +196,7 @@ impl Model {
             nbytes: t.nbytes,
             values: t.dtype.has_f32().then(|| Values {
                 shape: t.shape,
-                exact: t.dtype.exact_in_f32(),
+                exact: t.dtype.exact_in_f32() && !self.catalog.is_rounded(id),
                 decoded: None,
             }),
             raw: Expr::Stored(id),

@@ -15,12 +15,15 @@ use std::sync::Arc;
 use crate::catalog::Piece;
 use crate::error::Result;
 
+mod arithmetic;
 mod bytes;
 mod cast;
 mod concat;
 mod floats;
+mod narrow;
 mod npy;
 mod parts;
+mod product;
 mod same;
 mod scratch;
 mod shared;
@@ -29,19 +32,24 @@ mod strided;
 #[cfg(test)]
 mod tests;
 mod tile_cache;
+mod zeros;
 
+pub use arithmetic::{Arithmetic, Negated, Operand};
 pub use bytes::{Bytes, Deferred, StoredBytes};
 pub use cast::Cast;
 pub use concat::Concat;
 pub use floats::{FloatSource, Floats};
+pub use narrow::Narrow;
 pub use npy::{Npy, npy_header};
 pub use parts::Parts;
+pub use product::Product;
 pub use same::Same;
 pub use scratch::Scratch;
 pub use shared::Shared;
 pub use slice::Slice;
 pub use strided::{Gathered, Layout as StridedLayout, Swap};
 pub use tile_cache::TileCache;
+pub use zeros::Zeros;
 
 /// Lazy bytes of an exact, known length. Nothing is computed before it is read.
 pub trait View: Send + Sync {
@@ -82,10 +90,32 @@ pub trait View: Send + Sync {
         1
     }
 
+    /// What one of its elements takes to compute.
+    fn effort(&self) -> Effort {
+        Effort::default()
+    }
+
     /// The same bytes for one more reader, who has caches of its own, which go with it. `None` if the
     /// view keeps nothing between reads.
     fn opened(&self) -> Option<SharedView> {
         None
+    }
+}
+
+/// What it takes to compute one element of a view that was made by a recipe: another recipe may build on it, and
+/// both together have limits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Effort {
+    /// Views on top of one another.
+    pub depth: u32,
+    /// Source elements that it depends on.
+    pub reach: u32,
+}
+
+impl Default for Effort {
+    /// That of a stored element.
+    fn default() -> Effort {
+        Effort { depth: 0, reach: 1 }
     }
 }
 
@@ -107,6 +137,9 @@ impl<V: View + ?Sized> View for Arc<V> {
     }
     fn grain(&self) -> u64 {
         (**self).grain()
+    }
+    fn effort(&self) -> Effort {
+        (**self).effort()
     }
     fn opened(&self) -> Option<SharedView> {
         (**self).opened()

@@ -3,12 +3,14 @@
 
 use std::sync::{Arc, OnceLock};
 
+use super::gather::Gather;
 use super::{Model, TensorId};
 use crate::catalog::Stat;
-use crate::dtype::ElementType;
-use crate::view::{Parts, Shared};
+use crate::dtype::{Dtype, ElementType};
+use crate::view::{Arithmetic, Parts, Shared};
 
-/// Bytes with a dtype and a shape, made of those of other tensors.
+/// Bytes that are made of those of other tensors. Which dtype and shape they have is known to the tensor
+/// whose bytes they are.
 #[derive(Debug, Clone)]
 pub enum Expr {
     /// A tensor of the catalog, by its index.
@@ -23,6 +25,39 @@ pub enum Expr {
     Join(Arc<Join>),
     /// Parts that must hold the same bytes; the result is those bytes, once.
     Same(Arc<[Expr]>),
+    /// Bytes of another expression in another order: slices and permutations.
+    Gather(Arc<Gather>),
+    /// So many bytes of 0.
+    Zeros(u64),
+    /// A number that meets each value of the other operand of [`Operation::Arithmetic`].
+    Number(f32),
+    /// Values that are computed from others.
+    Computed(Arc<Computed>),
+}
+
+/// Values that are computed from others.
+#[derive(Debug)]
+pub struct Computed {
+    /// How.
+    pub operation: Operation,
+    /// Of what: values as binary32, except for [`Operation::Widen`].
+    pub operands: Box<[Expr]>,
+}
+
+/// How values are computed.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Operation {
+    /// Elements of that type, as binary32.
+    Widen(ElementType),
+    /// Rounded to a narrower float.
+    Narrow(Dtype),
+    /// With the other sign.
+    Negate,
+    /// Of two operands, value by value. One of them may be an [`Expr::Number`] or have a single value.
+    Arithmetic(Arithmetic),
+    /// `a @ b` of matrices `m` × `k` and `k` × `n`.
+    #[allow(missing_docs)]
+    Product { m: u64, k: u64, n: u64 },
 }
 
 /// Expressions joined along an axis, and perhaps stacked.
@@ -36,21 +71,12 @@ pub struct Join {
     pub axis: usize,
     /// Whether the groups are stacked along a new first axis. If not, there is one group.
     pub stacked: bool,
+    /// Rows that the parts of a group stand side by side in; 1 if they follow one another.
+    pub outer: u64,
     /// The parts' bytes, which all open files that show them share.
     pub(super) open: Shared<Parts>,
     /// The files of the bytes, and with them those of the layers that they belong to, once somebody asked.
     pub(super) files: [OnceLock<Box<[u32]>>; 2],
-    /// What follows from the parts, once they were opened.
-    pub(super) head: OnceLock<JoinHead>,
-}
-
-/// What a join is, as an array.
-#[derive(Debug)]
-pub(super) struct JoinHead {
-    pub dtype: ElementType,
-    pub shape: Box<[u64]>,
-    /// Rows that the parts stand side by side in; 1 if they follow one another.
-    pub outer: u64,
 }
 
 /// How far a walk goes from a stored tensor.
@@ -62,13 +88,31 @@ enum Reach {
     Layers,
 }
 
+impl Join {
+    /// Parts side by side, as rows of `outer` of them.
+    pub fn side_by_side(parts: Vec<Expr>, axis: usize, outer: u64) -> Join {
+        Join {
+            group: parts.len(),
+            parts: parts.into(),
+            axis,
+            stacked: false,
+            outer,
+            open: Shared::default(),
+            files: Default::default(),
+        }
+    }
+}
+
 impl Expr {
     /// Its direct operands.
     pub fn operands(&self) -> &[Expr] {
         match self {
             Expr::Join(join) => &join.parts,
             Expr::Same(parts) => parts,
+            Expr::Gather(gather) => std::slice::from_ref(&gather.of),
+            Expr::Computed(computed) => &computed.operands,
             Expr::Stored(_) | Expr::Layer(_) | Expr::Raw(_) | Expr::Values(_) => &[],
+            Expr::Zeros(_) | Expr::Number(_) => &[],
         }
     }
 
@@ -154,7 +198,7 @@ impl Model {
                     self.walk(tensor.f32_expr(), reach, leaf);
                 }
             }
-            Expr::Join(_) | Expr::Same(_) => {
+            _ => {
                 let operands = expr.operands().iter();
                 operands.for_each(|e| self.walk(e, reach, leaf));
             }
@@ -216,7 +260,7 @@ impl Model {
             Expr::Stored(_) => None,
             Expr::Raw(id) => self.decoded_from(&self.tensor(*id).ok()?.raw),
             Expr::Values(id) => self.decoded_from(self.tensor(*id).ok()?.f32_expr()),
-            Expr::Join(_) | Expr::Same(_) => self.decoded_from(expr.operands().first()?),
+            _ => self.decoded_from(expr.operands().first()?),
         }
     }
 
@@ -227,7 +271,10 @@ impl Model {
         match self.tensor(id) {
             Ok(tensor) => {
                 let all = [&tensor.raw].into_iter().chain(tensor.decoded());
-                self.files(all, Reach::Layers)
+                let mut files = self.files(all, Reach::Layers);
+                // Behind all that hold tensors.
+                files.extend(self.catalog.derivation.as_ref().map(|d| d.file));
+                files
             }
             Err(_) => Vec::new(),
         }
@@ -247,14 +294,12 @@ impl Model {
     /// The kind of a tensor whose `raw` is `expr`, in JSON and extended attributes.
     pub fn kind(&self, expr: &Expr) -> &'static str {
         match expr {
-            Expr::Stored(index) => match self.catalog.tensors.origin(*index) {
-                Some(origin) => origin.kind,
-                None => "stored",
-            },
+            Expr::Stored(index) => self.catalog.kind(*index),
             Expr::Layer(_) => "dequantized",
             Expr::Raw(_) | Expr::Values(_) => "tied",
             Expr::Join(_) if expr.is_stack() => "stacked",
             Expr::Join(_) | Expr::Same(_) => "fused",
+            Expr::Gather(_) | Expr::Zeros(_) | Expr::Number(_) | Expr::Computed(_) => "derived",
         }
     }
 }

@@ -1,11 +1,10 @@
 //! The shapes of joined parts: whether they fit along an axis, and the shape of the result.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use super::{Expr, Join, Model, TensorId};
 use crate::dtype::ElementType;
 use crate::reason::{Reason, reason};
-use crate::view::Shared;
 
 /// What a join takes of its parts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -51,19 +50,16 @@ impl Joined {
             [one] => face.of(*one),
             ids => Expr::Same(parts(ids).into()),
         };
-        let (parts, group): (Box<[Expr]>, usize) = match face {
+        let (parts, group): (Vec<Expr>, usize) = match face {
             Face::Same if !stacked => return same(&groups[0]),
             Face::Same => (groups.iter().map(same).collect(), 1),
-            _ => (parts(&groups.concat()).into(), groups[0].len()),
+            _ => (parts(&groups.concat()), groups[0].len()),
         };
+        let outer = self.group_shape.iter().take(axis).product();
         Expr::Join(Arc::new(Join {
-            parts,
             group,
-            axis,
             stacked,
-            open: Shared::default(),
-            files: Default::default(),
-            head: OnceLock::new(),
+            ..Join::side_by_side(parts, axis, outer)
         }))
     }
 }

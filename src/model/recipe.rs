@@ -14,13 +14,14 @@ mod evaluate;
 mod file;
 mod language;
 mod mistake;
+mod nearest;
 mod ops;
 mod rules;
 mod sources;
 mod tensor;
 
 #[allow(unused_imports)]
-pub use mistake::Mistake;
+pub use mistake::{Lines, Mistake, Place};
 #[allow(unused_imports)]
 pub use sources::Sources;
 #[allow(unused_imports)]

@@ -47,6 +47,12 @@ impl Tensor<'_> {
         self.decoded().is_some()
     }
 
+    /// Whether its elements have the type and the shape of its values.
+    pub fn is_values(&self) -> bool {
+        let values = self.values.as_ref();
+        self.dtype.is(Dtype::F32) && values.is_some_and(|values| values.shape == self.shape)
+    }
+
     /// What the values are made of: [`Tensor::decoded`], or else `raw`.
     pub fn f32_expr(&self) -> &Expr {
         self.decoded().unwrap_or(&self.raw)

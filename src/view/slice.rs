@@ -1,6 +1,7 @@
 //! A range of another view's bytes.
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use super::{SharedView, View, shifted};
 use crate::catalog::Piece;
@@ -39,5 +40,14 @@ impl View for Slice {
     fn will_need(&self, ranges: &[Range<u64>]) {
         debug_assert!(ranges.iter().all(|r| r.end <= self.len));
         self.of.will_need(&shifted(ranges, self.start));
+    }
+
+    fn grain(&self) -> u64 {
+        self.of.grain()
+    }
+
+    fn opened(&self) -> Option<SharedView> {
+        let of = self.of.opened()?;
+        Some(Arc::new(Slice { of, ..*self }))
     }
 }

@@ -1,11 +1,22 @@
 //! A recipe's file: keys, rules, and where everything stands in it. Nothing is known about models here.
 
+mod config;
+mod exports;
+mod models;
+mod names;
+mod parameters;
+mod reader;
+mod rule;
+
 use std::path::PathBuf;
 
 use serde_json::Value;
 
-use super::language::{Each, Node, Pattern, Template};
+use super::language::{Each, Located, Node, Pattern, Template};
 use super::mistake::{Mistake, Place};
+
+use names::Names;
+use reader::{Reader, Table};
 
 /// A recipe as its file has it.
 #[derive(Debug, Clone, PartialEq)]
@@ -131,8 +142,65 @@ pub struct ExportRule {
     pub to: Option<Template>,
 }
 
-/// Parses a recipe. All mistakes, in the order of their places.
-pub fn parse(text: &str) -> Result<RecipeFile, Vec<Mistake>> {
-    let _ = text;
-    Err(Vec::new())
+/// Why a file is not a recipe.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Broken {
+    /// All mistakes, in the order of their places; at least one.
+    pub mistakes: Vec<Mistake>,
+    /// What can be checked all the same: the rules above the first one of which nothing is known. An
+    /// expression that could not be understood is [`Kind::Mistaken`](super::language::Kind::Mistaken). It
+    /// must not be mounted.
+    pub rest: Option<RecipeFile>,
+}
+
+/// Parses a recipe.
+///
+/// # Errors
+/// All mistakes that can be seen without a model: TOML, keys, types, the language in strings, names that are not
+/// bound.
+pub fn parse(text: &str) -> Result<RecipeFile, Broken> {
+    let mut reader = Reader::new(text);
+    let rest = reader.root().and_then(|root| recipe(&mut reader, &root));
+    let mut mistakes = reader.mistakes;
+    mistakes.sort_by_key(|mistake| mistake.at);
+    match rest {
+        Some(file) if mistakes.is_empty() => Ok(file),
+        rest => Err(Broken { mistakes, rest }),
+    }
+}
+
+/// What the file has; `None`: not even the model.
+fn recipe<'t>(reader: &mut Reader<'t>, root: &Table<'t>) -> Option<RecipeFile> {
+    let keys = ["model", "models", "set", "rules", "config", "exports"];
+    let are_known = reader.check_keys(root, &keys, "a recipe");
+    let model = root.get("model").map(|value| models::entry(reader, value));
+    // It may be the key that is not known.
+    if model.is_none() && are_known {
+        let what = "model is missing: the path of the model that the rules start with";
+        reader.mistakes.push(Mistake::of_line(Place(0), what));
+    }
+    let mut names = Names::default();
+    let models = models::further(reader, root, &mut names);
+    let set = parameters::all(reader, root, &mut names);
+    let rules = rule::all(reader, root, &names);
+    let config = config::changes(reader, root);
+    let exports = exports::all(reader, root, &names);
+    Some(RecipeFile {
+        model: model??,
+        models,
+        set,
+        rules,
+        config,
+        exports,
+    })
+}
+
+/// Parses the value of `--set NAME=VALUE`: a number or an expression over `config.` and parameters. Places count
+/// from the beginning of `value`.
+///
+/// # Errors
+/// What is wrong with it.
+pub fn parse_parameter(name: &str, value: &str) -> Result<Parameter, Mistake> {
+    let value = Located::plain(value, 0);
+    parameters::overriding(name, &value)
 }

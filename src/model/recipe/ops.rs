@@ -1,87 +1,98 @@
 //! What can be done to tensors: shapes and element types are checked, and expressions made. The error is
 //! what is wrong, with both shapes and both names.
+//!
+//! Structure ([`slice`], [`part`], [`permute`], [`concat`], [`stack`], [`pad`], [`reshape`]) moves elements as they
+//! are stored. Values ([`values`], [`cast`], [`arithmetic`], [`negate`], [`product`]) are binary32.
 
-use super::tensor::Derived;
-use crate::dtype::Dtype;
+use super::tensor::{Derived, Label, Rules};
+
+mod cut;
+mod join;
+#[cfg(test)]
+mod tests;
+mod units;
+mod values;
+
+pub use crate::view::Arithmetic;
+pub use cut::{Range, part, permute, reshape, slice, transpose};
+pub use join::{concat, pad, stack};
+pub use values::{Operand, arithmetic, cast, negate, product, values};
 
 /// What is wrong, without its place.
 pub type Made = Result<Derived, String>;
 
-/// An operation on two values.
-#[allow(missing_docs)]
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Arithmetic {
-    Add,
-    Subtract,
-    Multiply,
-    Divide,
+/// Views on top of one another.
+const MAX_DEPTH: u32 = 64;
+/// Source elements that one element may depend on.
+const MAX_REACH: u64 = 4096;
+/// Bytes of a tensor.
+const MAX_BYTES: u64 = i64::MAX as u64;
+
+/// One more view on top of others.
+fn above(depth: u32) -> Result<u32, String> {
+    match depth.checked_add(1) {
+        Some(depth) if depth <= MAX_DEPTH => Ok(depth),
+        _ => Err(format!(
+            "more than {MAX_DEPTH} views on top of one another: fewer steps, or a model that has some of them done"
+        )),
+    }
 }
 
-/// A tensor, or a number that meets one.
-#[derive(Debug, Clone)]
-pub enum Operand {
-    /// A tensor: its values.
-    Tensor(Derived),
-    /// A number, rounded once.
-    Number(f32),
+/// Source elements that an element depends on.
+fn within_reach(reach: u64) -> Result<u32, String> {
+    match u32::try_from(reach) {
+        Ok(fits) if reach <= MAX_REACH => Ok(fits),
+        _ => Err(format!(
+            "one element would depend on {reach} source elements, at most {MAX_REACH} are possible"
+        )),
+    }
 }
 
-/// Along one axis: from `start` to before `stop`, each `step`th; of a single index the axis goes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Range {
-    pub start: u64,
-    pub stop: u64,
-    pub step: u64,
-    pub is_index: bool,
+/// A length that a tensor can have.
+fn possible(label: &Label, nbytes: Option<u64>) -> Result<u64, String> {
+    let nbytes = nbytes.filter(|&nbytes| nbytes <= MAX_BYTES);
+    nbytes.ok_or_else(|| format!("more than {MAX_BYTES} bytes (made of {label})"))
 }
 
-/// `x[…]`: ranges of the first axes, within them.
-pub fn slice(x: &Derived, ranges: &[Range]) -> Made {
-    let _ = (x, ranges);
-    Err(String::new())
+/// The rules that made any of several tensors.
+fn all_rules<'a>(tensors: impl IntoIterator<Item = &'a Derived>) -> Rules {
+    let mut all: Option<Rules> = None;
+    for tensor in tensors {
+        let rules = &tensor.rules;
+        match &all {
+            Some(known) if rules.iter().all(|rule| known.contains(rule)) => {}
+            None => all = Some(rules.clone()),
+            Some(known) => {
+                let mut both = [&**known, &**rules].concat();
+                both.sort_unstable();
+                both.dedup();
+                all = Some(both.into());
+            }
+        }
+    }
+    all.unwrap_or_else(Derived::no_rules)
 }
-/// Parts side by side along an axis.
-pub fn concat(parts: &[Derived], axis: usize) -> Made {
-    let _ = (parts, axis);
-    Err(String::new())
+
+/// A shape, for a message.
+fn shape_text(shape: &[u64]) -> String {
+    const MOST: usize = 16;
+    match shape.get(..MOST) {
+        Some(first) if shape.len() > MOST => {
+            format!("{} axes {first:?}…", shape.len())
+        }
+        _ => format!("{shape:?}"),
+    }
 }
-/// Parts along a new axis.
-pub fn stack(parts: &[Derived], axis: usize) -> Made {
-    let _ = (parts, axis);
-    Err(String::new())
+
+/// A tensor with its shape, for a message.
+fn shape_of(x: &Derived) -> String {
+    format!("{} ({})", shape_text(&x.shape), x.label)
 }
-/// Bytes of zero at the end of an axis until it has that size.
-pub fn pad(x: &Derived, size: u64, axis: usize) -> Made {
-    let _ = (x, size, axis);
-    Err(String::new())
-}
-/// The same elements in another shape, of as many elements.
-pub fn reshape(x: &Derived, shape: &[u64]) -> Made {
-    let _ = (x, shape);
-    Err(String::new())
-}
-/// Axis i of the result is axis `axes[i]`.
-pub fn permute(x: &Derived, axes: &[usize]) -> Made {
-    let _ = (x, axes);
-    Err(String::new())
-}
-/// The values as F32.
-pub fn values(x: &Derived) -> Made {
-    let _ = x;
-    Err(String::new())
-}
-/// The values in another float type.
-pub fn cast(x: &Derived, dtype: Dtype) -> Made {
-    let _ = (x, dtype);
-    Err(String::new())
-}
-/// Value by value.
-pub fn arithmetic(op: Arithmetic, a: Operand, b: Operand) -> Made {
-    let _ = (op, a, b);
-    Err(String::new())
-}
-/// `a @ b` of matrices.
-pub fn product(a: &Derived, b: &Derived) -> Made {
-    let _ = (a, b);
-    Err(String::new())
+
+/// That an axis is there.
+fn check_axis(x: &Derived, axis: usize) -> Result<(), String> {
+    match x.shape.get(axis) {
+        Some(_) => Ok(()),
+        None => Err(format!("{} has no axis {axis}", shape_of(x))),
+    }
 }

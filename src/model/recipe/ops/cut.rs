@@ -1,0 +1,264 @@
+//! Slices, permutations and shapes: a strided array over what the operand is made of.
+
+use std::sync::Arc;
+
+use super::units::{Grid, Unit, check_blocks, units_of};
+use super::{Made, above, check_axis, shape_of, shape_text};
+use crate::dtype::{ElementType, numel};
+use crate::model::gather::Axes;
+use crate::model::recipe::tensor::Derived;
+use crate::model::{Expr, Gather, Strided};
+
+/// Along one axis: from `start` to before `stop`, each `step`th; of a single index the axis goes.
+#[allow(missing_docs)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Range {
+    pub start: u64,
+    pub stop: u64,
+    pub step: u64,
+    pub is_index: bool,
+}
+
+impl Range {
+    /// All of an axis of that size.
+    pub fn all(size: u64) -> Range {
+        Range {
+            start: 0,
+            stop: size,
+            step: 1,
+            is_index: false,
+        }
+    }
+
+    /// How many indexes it has.
+    pub fn count(&self) -> u64 {
+        let distance = self.stop.saturating_sub(self.start);
+        distance.div_ceil(self.step.max(1))
+    }
+}
+
+/// `x[…]`: ranges of the first axes, within them.
+pub fn slice(x: &Derived, ranges: &[Range]) -> Made {
+    if ranges.len() > x.shape.len() {
+        return Err(format!(
+            "{} indexes for {} axes: {}",
+            ranges.len(),
+            x.shape.len(),
+            shape_of(x)
+        ));
+    }
+    let rest = x.shape.iter().skip(ranges.len());
+    let rest = rest.map(|&size| Range::all(size));
+    let all: Vec<Range> = ranges.iter().copied().chain(rest).collect();
+    for (axis, (range, &size)) in all.iter().zip(&*x.shape).enumerate() {
+        if range.stop > size || range.start > range.stop || range.step == 0 {
+            let Range { start, stop, .. } = range;
+            return Err(format!(
+                "{start}:{stop} is out of range: axis {axis} of {} is {size}",
+                x.label
+            ));
+        }
+    }
+    let kept = all.iter().filter(|range| !range.is_index);
+    let shape: Arc<[u64]> = kept.map(Range::count).collect();
+    check_blocks(x, &shape)?;
+    let grid = Grid::of(x)?;
+    let units = in_units(x, &grid, &all)?;
+    let cut = |axes: &mut Axes| {
+        for (axis, (start, count, step)) in units.into_iter().enumerate() {
+            axes.slice(axis, start, count, step);
+        }
+    };
+    strided(x, &grid, shape, cut, "slice")
+}
+
+/// First, count and step of each axis of the grid.
+fn in_units(x: &Derived, grid: &Grid, ranges: &[Range]) -> Result<Vec<(u64, u64, u64)>, String> {
+    let plain = |range: &Range| (range.start, range.count(), range.step);
+    let Some(first) = grid.first else {
+        return Ok(ranges.iter().map(plain).collect());
+    };
+    let inner = x.shape.get(first + 1..).and_then(numel).unwrap_or(0);
+    let is_all = |axis: usize| {
+        let range = ranges.get(axis);
+        range.is_some_and(|range| Some(&range.count()) == x.shape.get(axis))
+    };
+    let elements = grid.unit.elements;
+    let last = ranges.get(first).copied().unwrap_or(Range::all(1));
+    let (start, count) = (last.start * inner, last.count() * inner);
+    let is_whole = start.is_multiple_of(elements) && count.is_multiple_of(elements);
+    let fits = (first + 1..x.shape.len()).all(is_all)
+        && (is_all(first) || is_whole && (last.step == 1 || last.count() < 2));
+    let last = match fits {
+        true if is_all(first) => (0, x.shape.get(first).map_or(0, |n| n * inner / elements), 1),
+        true => (start / elements, count / elements, 1),
+        false => {
+            return Err(format!(
+                "{} is in {}, and can be cut only between them",
+                shape_of(x),
+                units_of(x)
+            ));
+        }
+    };
+    let before = ranges.iter().take(first).map(plain);
+    Ok(before.chain([last]).collect())
+}
+
+/// The `index`th of `count` equal parts along an axis.
+pub fn part(x: &Derived, index: i64, count: i64, axis: usize) -> Made {
+    check_axis(x, axis)?;
+    let size = x.shape.get(axis).copied().unwrap_or(0);
+    let of = match u64::try_from(count) {
+        Ok(of) if of > 0 => of,
+        _ => return Err(format!("{count} parts: there must be at least 1")),
+    };
+    let number = u64::try_from(index).ok().filter(|&number| number < of);
+    let number = number.ok_or_else(|| {
+        let last = of - 1;
+        format!("there is no part {index} of {count}: they are 0 to {last}")
+    })?;
+    if !size.is_multiple_of(of) {
+        return Err(format!(
+            "axis {axis} of {} is {size}, which {count} does not divide",
+            x.label
+        ));
+    }
+    let of_each = size / of;
+    let mut ranges: Vec<Range> = x.shape.iter().take(axis).map(|&n| Range::all(n)).collect();
+    ranges.push(Range {
+        start: number * of_each,
+        stop: (number + 1) * of_each,
+        ..Range::all(size)
+    });
+    let made = slice(x, &ranges)?;
+    Ok(Derived {
+        label: x.label.made("part"),
+        ..made
+    })
+}
+
+/// The same elements in another shape, of as many elements.
+pub fn reshape(x: &Derived, shape: &[u64]) -> Made {
+    if numel(shape) != numel(&x.shape) {
+        let there = match numel(shape) {
+            Some(n) => n.to_string(),
+            None => "more than 64 bits count".into(),
+        };
+        return Err(format!(
+            "{} has {} elements, {} has {there}",
+            shape_of(x),
+            x.numel(),
+            shape_text(shape),
+        ));
+    }
+    check_blocks(x, shape)?;
+    Ok(Derived {
+        shape: shape.into(),
+        label: x.label.made("reshape"),
+        ..elements(x)
+    })
+}
+
+/// Axis i of the result is axis `axes[i]`.
+pub fn permute(x: &Derived, axes: &[usize]) -> Made {
+    let mut sorted = axes.to_vec();
+    sorted.sort_unstable();
+    if !sorted.iter().copied().eq(0..x.shape.len()) {
+        return Err(format!(
+            "{axes:?} is not an order of all axes of {}",
+            shape_of(x)
+        ));
+    }
+    let Unit { elements, .. } = Unit::of(x)?;
+    let keeps_last = axes.last().is_none_or(|&last| last + 1 == axes.len());
+    let is_block = matches!(x.dtype, ElementType::Block(_));
+    if elements > 1 && !(is_block && keeps_last) {
+        return Err(format!(
+            "{} is {}, which can be cut and joined, not permuted{}: f32(…) of it can be",
+            x.label,
+            x.dtype,
+            if is_block { " along its last axis" } else { "" }
+        ));
+    }
+    let shape = axes.iter().filter_map(|&axis| x.shape.get(axis));
+    let shape: Arc<[u64]> = shape.copied().collect();
+    let grid = Grid::of(x)?;
+    strided(x, &grid, shape, |all| all.permute(axes), "permute")
+}
+
+/// The last two axes exchanged.
+pub fn transpose(x: &Derived) -> Made {
+    let rank = x.shape.len();
+    if rank < 2 {
+        return Err(format!("{} has fewer than two axes", shape_of(x)));
+    }
+    let mut axes: Vec<usize> = (0..rank).collect();
+    axes.swap(rank - 2, rank - 1);
+    let made = permute(x, &axes)?;
+    Ok(Derived {
+        label: x.label.made("t"),
+        ..made
+    })
+}
+
+/// The stored elements, whatever the values are.
+pub(super) fn elements(x: &Derived) -> Derived {
+    Derived {
+        values: None,
+        exact: is_exact(x),
+        ..x.clone()
+    }
+}
+
+/// Whether the elements are exact, whatever the values are.
+pub(super) fn is_exact(x: &Derived) -> bool {
+    match &x.values {
+        Some(_) => x.dtype.exact_in_f32(),
+        None => x.exact,
+    }
+}
+
+/// The units of `x` in another order. If `x` is itself a strided array, the result is one over the same
+/// operand, unless its axes cannot be told by strides.
+fn strided(
+    x: &Derived,
+    grid: &Grid,
+    shape: Arc<[u64]>,
+    change: impl FnOnce(&mut Axes),
+    by: &'static str,
+) -> Made {
+    let gathered = match &x.expr {
+        Expr::Gather(gather) => {
+            let axes = gather.strided.shaped(&grid.shape);
+            axes.map(|axes| (axes, &gather.of, x.depth.saturating_sub(1)))
+        }
+        _ => None,
+    };
+    let all = || {
+        let axes = Strided::all(x.nbytes, grid.unit.bytes).shaped(&grid.shape)?;
+        Some((axes, &x.expr, x.depth))
+    };
+    let impossible = || format!("{} has {} bytes", shape_of(x), x.nbytes);
+    let (mut axes, of, depth) = gathered.or_else(all).ok_or_else(impossible)?;
+    change(&mut axes);
+    let strided = axes.normal();
+    let nbytes = strided.len();
+    let (expr, depth) = match strided.is_all() {
+        true => (of.clone(), depth),
+        false => {
+            let of = of.clone();
+            (
+                Expr::Gather(Arc::new(Gather { of, strided })),
+                above(depth)?,
+            )
+        }
+    };
+    Ok(Derived {
+        shape,
+        nbytes,
+        expr,
+        depth,
+        label: x.label.made(by),
+        ..elements(x)
+    })
+}
