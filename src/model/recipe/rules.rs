@@ -88,6 +88,7 @@ pub fn apply(
             run.rule(number, rule);
             let doubtful = std::mem::take(&mut run.doubtful);
             run.state.doubt(&doubtful);
+            run.is_stopped |= world.is_exhausted();
         }
     }
     run.finish()

@@ -26,9 +26,12 @@ const SUGGESTIONS: u32 = 30;
 /// The same for one rule, so that some are left for others.
 const SUGGESTIONS_OF_RULE: u32 = 6;
 
-/// How often all expressions together may use a tensor. Ranges within ranges could go on for hours; a million
-/// results of 16 tensors each are within.
-const MAX_USES: u64 = 1 << 24;
+/// How many steps all expressions together may take. Ranges within ranges could go on for hours; a million results
+/// of several tensors each are within. A step takes some 100 ns.
+const MAX_STEPS: u64 = 1 << 26;
+
+/// Steps that a use of a tensor counts for, because it is found by its name and described.
+const STEPS_OF_TENSOR: u64 = 7;
 
 /// Names and other text that a file determines are shown with at most this many characters.
 const MOST_SHOWN: usize = 80;
@@ -41,7 +44,7 @@ pub(super) struct World<'a> {
     pub parameters: &'a HashMap<Box<str>, Value>,
     suggestions: Cell<u32>,
     suggestions_of_rule: Cell<u32>,
-    uses: Cell<u64>,
+    steps: Cell<u64>,
     /// By model: what its float model has, once somebody asked.
     floats: Vec<OnceCell<HashMap<TensorId, bool>>>,
 }
@@ -60,7 +63,7 @@ impl<'a> World<'a> {
             parameters,
             suggestions: Cell::new(SUGGESTIONS),
             suggestions_of_rule: Cell::new(0),
-            uses: Cell::new(0),
+            steps: Cell::new(0),
             floats: sources.models.iter().map(|_| OnceCell::new()).collect(),
         }
     }
@@ -148,17 +151,36 @@ impl<'a> World<'a> {
         self.suggestions_of_rule.set(SUGGESTIONS_OF_RULE);
     }
 
-    /// Counts a use of a tensor.
+    /// Counts a step of an expression.
     ///
     /// # Errors
     /// There have been too many.
-    pub fn spend(&self) -> Result<(), String> {
-        let uses = self.uses.get() + 1;
-        self.uses.set(uses);
-        match uses <= MAX_USES {
+    pub fn step(&self) -> Result<(), String> {
+        self.steps(1)
+    }
+
+    /// Counts a use of a tensor.
+    ///
+    /// # Errors
+    /// As [`World::step`].
+    pub fn tensor_step(&self) -> Result<(), String> {
+        self.steps(STEPS_OF_TENSOR)
+    }
+
+    fn steps(&self, count: u64) -> Result<(), String> {
+        let steps = self.steps.get() + count;
+        self.steps.set(steps);
+        match steps <= MAX_STEPS {
             true => Ok(()),
-            false => Err(format!("the rules use tensors more than {MAX_USES} times")),
+            false => Err(format!(
+                "the expressions of all rules take more than {MAX_STEPS} steps"
+            )),
         }
+    }
+
+    /// Whether there have been too many steps.
+    pub fn is_exhausted(&self) -> bool {
+        self.steps.get() > MAX_STEPS
     }
 
     /// Whether there may be one more suggestion.
