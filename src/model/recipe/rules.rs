@@ -23,7 +23,8 @@ mod state;
 mod tests;
 mod world;
 
-pub use parameters::{Given, parameters};
+pub use parameters::{Given, known_parameters, parameters, unknown_parameter};
+pub use world::configured;
 
 use mistakes::Mistakes;
 use state::{Gone, State};

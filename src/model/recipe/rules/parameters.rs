@@ -11,7 +11,7 @@ use super::world::{configured, shown};
 use crate::catalog::Configuration;
 
 /// A value that was given on the command line or in the entry of a model: NAME and VALUE of `--set NAME=VALUE`.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Given {
     /// The parameter.
     pub name: String,
@@ -41,6 +41,26 @@ pub fn parameters(
             .map_or(super::super::mistake::Place(0), |p| p.at);
         mistakes.push(Mistake::at(at, unknown_parameter(set, &unknown.name)));
     }
+    let (values, found) = evaluated(set, given, config);
+    mistakes.extend(found);
+    match mistakes.is_empty() && values.len() == set.len() {
+        true => Ok(values),
+        false => Err(mistakes),
+    }
+}
+
+/// The values of those parameters that do not need the configuration.
+pub fn known_parameters(set: &[Parameter], given: &[Given]) -> HashMap<Box<str>, Value> {
+    evaluated(set, given, None).0
+}
+
+/// The values that there are, and what is wrong with the others.
+fn evaluated(
+    set: &[Parameter],
+    given: &[Given],
+    config: Option<&Configuration>,
+) -> (HashMap<Box<str>, Value>, Vec<Mistake>) {
+    let mut mistakes = Vec::new();
     let mut scope = ParameterScope {
         values: HashMap::new(),
         unknown: Vec::new(),
@@ -63,10 +83,7 @@ pub fn parameters(
             }
         }
     }
-    match mistakes.is_empty() && scope.unknown.is_empty() {
-        true => Ok(scope.values),
-        false => Err(mistakes),
-    }
+    (scope.values, mistakes)
 }
 
 /// `--set NAME=…` of a recipe without that parameter.
