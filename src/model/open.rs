@@ -97,6 +97,16 @@ impl OpenModel {
         Ok(opened.map_err(Stop::into_error)?.rules)
     }
 
+    /// The error about a value for a parameter that none of these models has.
+    pub fn unknown_parameter(name: &str, models: [&Model; 2]) -> Error {
+        let parameters = models.iter().filter_map(|m| m.catalog.derivation.as_ref());
+        let names = parameters.flat_map(|d| d.parameters.keys().map(String::as_str));
+        let meant = recipe::did_you_mean(name, names);
+        Error::NotFound(format!(
+            "--set {name}: neither model has such a parameter{meant}"
+        ))
+    }
+
     fn opening(&self, verifying: bool) -> Opening {
         Opening::new(self.audience, self.files, verifying)
     }
@@ -116,6 +126,12 @@ impl OpenModel {
 }
 
 impl Model {
+    /// Whether it is a recipe's, with a parameter of that name.
+    pub fn has_parameter(&self, name: &str) -> bool {
+        let derivation = self.catalog.derivation.as_ref();
+        derivation.is_some_and(|d| d.parameters.contains_key(name))
+    }
+
     /// Opens a model for the caller alone, without values for a recipe's parameters.
     ///
     /// # Errors

@@ -42,6 +42,11 @@ pub fn is_recipe(source: &Source) -> bool {
     name.is_some_and(|name| name.ends_with(ENDING))
 }
 
+/// `; did you mean 'NEAREST'?`, or nothing.
+pub fn did_you_mean<'a>(name: &str, among: impl IntoIterator<Item = &'a str>) -> String {
+    nearest::did_you_mean(nearest::word(name, among))
+}
+
 /// Whether a path would be that of a recipe.
 pub fn is_named_so(path: &Path) -> bool {
     let name = path.file_name().and_then(|name| name.to_str());
