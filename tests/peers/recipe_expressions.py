@@ -217,7 +217,7 @@ def expression(depth=0):
     if depth > 4 or pick(0, 0, 1):
         return pick(str(number(0, 9)), str(number(0, 1 << 40)), f"{number(0, 99)}.{number(0, 9)}", "n", "1e3", "2.5e-3")
     a, b = expression(depth + 1), expression(depth + 1)
-    return pick(f"({a} {pick('+', '-', '*', '//', '%', '/')} {b})", f"-{a}", f"min({a}, {b})", f"max({a}, {b})", f"{a} {pick('+', '-', '*')} {b}")
+    return pick(f"({a} {pick('+', '-', '*', '//', '%', '/')} {b})", f"-({a})", f"min({a}, {b})", f"max({a}, {b})", f"{a} {pick('+', '-', '*')} {b}")
 
 
 @check

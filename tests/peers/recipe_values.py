@@ -6,10 +6,9 @@ import os
 import re
 
 import numpy as np
-from safetensors.numpy import load_file
 
 from harness import REPOSITORY, check, main, mounted, random_numbers, read, same, same_bytes, stfs
-from harness.recipes import BF16, E4M3, E5M2, FLOATS, f32, left, meta, model, product, recipe, same_tensor, same_tensors
+from harness.recipes import BF16, E4M3, E5M2, FLOATS, f32, left, load, meta, model, product, recipe, same_tensor, same_tensors
 
 RNG = random_numbers()
 CASTS = {"f32": np.float32, "f16": np.float16, "bf16": BF16, "f8_e4m3": E4M3, "f8_e5m2": E5M2}
@@ -107,9 +106,9 @@ def every_model_has_bf16_and_f16_unlisted(scratch):
 def model_bf16_is_the_checkpoint_that_a_quantized_model_came_from():
     for case in ("gptq-4bit-v2-asym", "fp8-blocks", "mlx-affine-4bit", "bnb-nf4", "awq-4bit-groups-of-32", "gpt-oss-mxfp4"):
         with mounted(GOLDEN / case / "model") as mount:
-            stored = load_file(mount / "export/model.safetensors")
-            floats = load_file(mount / "export/model-f32.safetensors")
-            found = load_file(mount / "export/model-bf16.safetensors")
+            stored = load(mount / "export/model.safetensors")
+            floats = load(mount / "export/model-f32.safetensors")
+            found = load(mount / "export/model-bf16.safetensors")
             expected = {}
             for name, t in floats.items():
                 own = stored.get(name)
@@ -125,7 +124,7 @@ def a_model_of_wide_floats_has_no_model_bf16(scratch):
         assert "model-bf16.safetensors" not in os.listdir(mount / "export")
     model(scratch / "small", {"a": np.ones(3, np.float32), "b": np.ones(3, E4M3)})
     with mounted(scratch / "small") as mount:
-        found = load_file(mount / "export/model-bf16.safetensors")
+        found = load(mount / "export/model-bf16.safetensors")
         same({n: t.dtype for n, t in found.items()}, {"a": np.dtype(np.float32), "b": np.dtype(BF16)}, "dtypes")
 
 
@@ -204,8 +203,8 @@ def products_of_zeros_infinities_and_nan(scratch):
 def operands_are_values_dequantized_where_they_are_quantized(scratch):
     for case in ("fp8-blocks", "mlx-affine-4bit", "bnb-nf4", "gptq-4bit-v2-asym"):
         with mounted(GOLDEN / case / "model") as mount:
-            floats = load_file(mount / "export/model-f32.safetensors")
-            stored = load_file(mount / "export/model.safetensors")
+            floats = load(mount / "export/model-f32.safetensors")
+            stored = load(mount / "export/model.safetensors")
         name = next(n for n in floats if n.endswith("q_proj.weight"))
         at = scratch / case
         at.mkdir()
