@@ -4,6 +4,7 @@
 use std::fmt;
 use std::sync::Arc;
 
+use crate::catalog::FileOfTensors;
 use crate::dtype::{Dtype, ElementType};
 use crate::error::{Error, Result};
 use crate::model::{Expr, Model, TensorId};
@@ -11,6 +12,7 @@ use crate::reason::Reason;
 use crate::view::SharedView;
 
 mod assembly;
+mod further;
 mod fused;
 mod gguf;
 mod manifest;
@@ -36,7 +38,13 @@ pub enum Export {
     Manifest,
     /// A GGUF model as one file.
     Gguf,
+    /// A file that the model's own definition names, by its number there.
+    Further(u32),
 }
+
+/// The number of the first file that a model's own definition names, in inode numbers: behind all that may be
+/// built in one day.
+const FURTHER: u32 = 1 << 16;
 
 /// Why a model does not have an export.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -63,7 +71,7 @@ impl From<Reason> for Absent {
 }
 
 impl Export {
-    /// All, in the order of the directory's listing.
+    /// All that are built in, in the order of the directory's listing.
     pub const ALL: [Export; 6] = [
         Export::Merged,
         Export::Floats,
@@ -73,7 +81,22 @@ impl Export {
         Export::Gguf,
     ];
 
-    /// The file's name.
+    /// All of a model, in the order of the directory's listing, whether it has them or not.
+    pub fn all(model: &Model) -> impl Iterator<Item = Export> {
+        let count = further(model).len() as u32;
+        let further = (0..count).map(Export::Further);
+        Export::ALL.into_iter().chain(further)
+    }
+
+    /// The file's name; empty if the model does not have it.
+    pub fn file_name(self, model: &Model) -> &str {
+        match self {
+            Export::Further(i) => further(model).get(i as usize).map_or("", |f| &f.name),
+            built_in => built_in.name(),
+        }
+    }
+
+    /// The name of a file that is built in.
     pub fn name(self) -> &'static str {
         match self {
             Export::Merged => "model.safetensors",
@@ -82,6 +105,34 @@ impl Export {
             Export::Bin => "model_weights.bin",
             Export::Manifest => "model_weights.json",
             Export::Gguf => "model.gguf",
+            Export::Further(_) => "",
+        }
+    }
+
+    /// Its number: the same at every mount of the same files.
+    pub fn number(self) -> u32 {
+        match self {
+            Export::Further(i) => FURTHER.saturating_add(i),
+            built_in => {
+                let at = Export::ALL.iter().position(|e| *e == built_in);
+                at.map_or(u32::MAX, |at| at as u32)
+            }
+        }
+    }
+
+    /// The file of that number, if it can be one; a model may not have it.
+    pub fn from_number(number: u32) -> Option<Export> {
+        match number.checked_sub(FURTHER) {
+            Some(i) => Some(Export::Further(i)),
+            None => Export::ALL.get(number as usize).copied(),
+        }
+    }
+
+    /// Its place among [`Export::all`].
+    pub fn position(self) -> usize {
+        match self {
+            Export::Further(i) => Export::ALL.len() + i as usize,
+            built_in => built_in.number() as usize,
         }
     }
 
@@ -95,6 +146,10 @@ impl Export {
             Export::Floats => safetensors::holds(model, ElementType::has_f32),
             Export::Bin | Export::Manifest => Ok(()),
             Export::Gguf => gguf::exists(model),
+            Export::Further(i) => match further(model).get(i as usize) {
+                Some(file) => further::exists(model, file),
+                None => Err(Absent::OfOtherModels),
+            },
         }
     }
 
@@ -104,7 +159,10 @@ impl Export {
     /// The model does not have the file, or what it has to read of the model's files cannot be read.
     pub fn plan(self, model: &Model) -> Result<Plan> {
         if let Err(absent) = self.exists(model) {
-            return Err(Error::NotFound(format!("no {}: {absent}", self.name())));
+            return Err(Error::NotFound(format!(
+                "no {}: {absent}",
+                self.file_name(model)
+            )));
         }
         Ok(match self {
             Export::Merged => safetensors::plan(model, merged(model)),
@@ -113,6 +171,13 @@ impl Export {
             Export::Bin => manifest::bin(model),
             Export::Manifest => manifest::json(model),
             Export::Gguf => return gguf::plan(model),
+            Export::Further(i) => {
+                let file = further(model).get(i as usize);
+                safetensors::plan(
+                    model,
+                    file.map_or_else(Vec::new, |f| further::items(model, f)),
+                )
+            }
         })
     }
 
@@ -130,8 +195,14 @@ impl Export {
             Err(Absent::Because(why)) => Some((export, why)),
             Err(Absent::OfOtherModels) | Ok(()) => None,
         };
-        Export::ALL.into_iter().filter_map(why).collect()
+        Export::all(model).filter_map(why).collect()
     }
+}
+
+/// The files that the model's own definition names.
+fn further(model: &Model) -> &[FileOfTensors] {
+    let derivation = model.catalog.derivation.as_ref();
+    derivation.map_or(&[], |derivation| &derivation.exports)
 }
 
 /// A tensor of an export.
@@ -143,6 +214,8 @@ struct Item {
     dtype: Dtype,
     shape: Box<[u64]>,
     nbytes: u64,
+    /// Its name in the file, if that is not its own.
+    name: Option<Box<str>>,
 }
 
 impl Item {
@@ -161,6 +234,7 @@ impl Item {
             dtype,
             shape,
             nbytes: tensor.nbytes,
+            name: None,
         })
     }
 
@@ -173,7 +247,13 @@ impl Item {
             dtype: Dtype::F32,
             shape: tensor.values.as_ref()?.shape.into(),
             nbytes: tensor.f32_len()?,
+            name: None,
         })
+    }
+
+    /// Its name in the file.
+    fn name<'a>(&'a self, model: &'a Model) -> &'a str {
+        self.name.as_deref().unwrap_or_else(|| model.name(self.id))
     }
 
     fn piece(&self, start: u64) -> Piece {

@@ -39,6 +39,7 @@ pub mod patience;
 pub mod preview;
 pub mod quant;
 pub mod reason;
+mod regex;
 pub mod sandbox;
 mod simd;
 pub mod statistics;

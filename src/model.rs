@@ -196,7 +196,7 @@ impl Model {
             nbytes: t.nbytes,
             values: t.dtype.has_f32().then(|| Values {
                 shape: t.shape,
-                exact: t.dtype.exact_in_f32(),
+                exact: t.dtype.exact_in_f32() && !self.catalog.is_rounded(id),
                 decoded: None,
             }),
             raw: Expr::Stored(id),

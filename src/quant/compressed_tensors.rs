@@ -20,7 +20,6 @@ use crate::reason::reason;
 
 pub mod config;
 mod decode;
-mod expression;
 mod header;
 mod pack;
 mod rows;

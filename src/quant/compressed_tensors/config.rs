@@ -5,9 +5,16 @@ use std::cell::RefCell;
 
 use serde_json::Value;
 
-use super::expression::Effort;
 use super::targets::Targets;
 use crate::catalog::Configuration;
+use crate::regex::{Effort, Wording};
+
+/// How remarks name its expressions.
+const WORDING: Wording = Wording {
+    config: "compressed-tensors config",
+    prefix: "re:",
+    all: "'re:' targets",
+};
 
 /// A model's compressed-tensors config.
 pub struct Config {
@@ -93,7 +100,7 @@ impl Config {
             groups: Vec::new(),
             targets: Targets::default(),
             ignore: Targets::default(),
-            effort: Effort::default(),
+            effort: Effort::new(WORDING),
             last: RefCell::default(),
         };
         let groups = quantization.get("config_groups").and_then(Value::as_object);

@@ -7,7 +7,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use super::expression::{Effort, Expression};
+use crate::regex::{Effort, Expression};
 
 /// The most expressions used from each list, because every one is tried on every quantized module.
 /// Published models have a few dozen.

@@ -1,4 +1,4 @@
-//! Matches a config's expressions, within a budget of steps.
+//! Regular expressions in model configs, as Python's `re` matches them, within a budget of steps.
 //!
 //! A hostile config may contain expressions that are slow to compile or to match, and a model may
 //! have 100,000 modules to try each on. So the work is counted in steps that depend only on the
@@ -42,7 +42,7 @@ const BACKTRACK_LIMITS: [usize; 3] = [32, 512, 10_000];
 const BACKTRACK_STEPS: u64 = 10;
 
 /// An expression of Python's `re`, matched from the start of a path.
-pub(super) struct Expression {
+pub(crate) struct Expression {
     text: String,
     /// For ASCII paths, if it can be built.
     table: Option<dense::DFA<Vec<u32>>>,
@@ -125,7 +125,8 @@ impl Expression {
 
     fn leave_out(&self, why: &str, effort: &Effort) {
         self.unusable.set(true);
-        effort.note(format!("'re:{}' is not used: {why}", self.text));
+        let prefix = effort.wording.prefix;
+        effort.note(format!("'{prefix}{}' is not used: {why}", self.text));
     }
 }
 
@@ -158,14 +159,34 @@ fn table(text: &str, effort: &Effort) -> Option<dense::DFA<Vec<u32>>> {
     built.ok()
 }
 
+/// How remarks name a config's expressions.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Wording {
+    /// The config that they are in.
+    pub config: &'static str,
+    /// What stands before each of them there.
+    pub prefix: &'static str,
+    /// All of them.
+    pub all: &'static str,
+}
+
 /// What expressions have cost so far, and remarks about them.
-#[derive(Default)]
-pub(super) struct Effort {
+pub(crate) struct Effort {
+    wording: Wording,
     spent: Cell<u64>,
     notes: RefCell<Vec<String>>,
 }
 
 impl Effort {
+    /// A whole budget.
+    pub fn new(wording: Wording) -> Effort {
+        Effort {
+            wording,
+            spent: Cell::default(),
+            notes: RefCell::default(),
+        }
+    }
+
     /// Takes steps from the budget. `false` if it is used up; then the work must not be done.
     fn spend(&self, steps: u64) -> bool {
         let spent = self.spent.get();
@@ -174,10 +195,10 @@ impl Effort {
         }
         self.spent.set(spent.saturating_add(steps));
         if self.spent.get() >= MOST_STEPS {
-            self.note(
-                "'re:' targets are no longer used: they took too many steps; name the modules instead"
-                    .into(),
-            );
+            let all = self.wording.all;
+            self.note(format!(
+                "{all} are no longer used: they took too many steps; name the modules instead"
+            ));
         }
         true
     }
@@ -190,13 +211,21 @@ impl Effort {
     pub fn note(&self, what: String) {
         self.notes
             .borrow_mut()
-            .push(format!("compressed-tensors config: {what}"));
+            .push(format!("{}: {what}", self.wording.config));
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn effort() -> Effort {
+        Effort::new(Wording {
+            config: "config",
+            prefix: "",
+            all: "its expressions",
+        })
+    }
 
     /// Both ways of matching give the same answer.
     #[test]
@@ -223,7 +252,7 @@ mod tests {
             "a|model|b",
             r"\S+experts\D",
         ];
-        let effort = Effort::default();
+        let effort = effort();
         for text in texts {
             let expression = Expression::new(text, &effort);
             assert!(expression.table.is_some(), "{text}");
@@ -241,7 +270,7 @@ mod tests {
 
     #[test]
     fn lookaround_and_other_alphabets_are_matched_too() {
-        let effort = Effort::default();
+        let effort = effort();
         let not_vision = Expression::new(r"^(?!.*vision)[\w.]+\.\d+\.mlp", &effort);
         assert!(not_vision.table.is_none());
         assert!(not_vision.matches("model.layers.3.mlp.up_proj", &effort));
@@ -256,7 +285,7 @@ mod tests {
 
     #[test]
     fn an_expression_that_backtracks_too_often_is_left_out_once() {
-        let effort = Effort::default();
+        let effort = effort();
         let slow = Expression::new(HOSTILE, &effort);
         let path = format!("{}!", "a".repeat(40));
         for _ in 0..3 {
@@ -271,7 +300,7 @@ mod tests {
     #[test]
     fn the_budget_counts_steps_and_not_time() {
         let run = |pause: bool| {
-            let effort = Effort::default();
+            let effort = effort();
             let texts = [r".*\.x\d+\.q_proj$", r"(?!.*y).*\.x7\.", HOSTILE];
             let all = texts.map(|text| Expression::new(text, &effort));
             let mut answers = Vec::new();
@@ -289,7 +318,7 @@ mod tests {
 
     #[test]
     fn nothing_is_matched_beyond_the_budget_and_one_note_says_so() {
-        let effort = Effort::default();
+        let effort = effort();
         let expression = Expression::new(".*", &effort);
         effort.spent.set(MOST_STEPS - 200);
         assert!(expression.matches("model.layers.0", &effort));
@@ -302,7 +331,7 @@ mod tests {
     /// The cost of the 94,000 modules of a large model with lists like those of published models.
     #[test]
     fn honest_configs_stay_far_within_the_budget() {
-        let effort = Effort::default();
+        let effort = effort();
         let texts = [
             r".*self_attn\.(q|k|v|o)_proj$",
             r".*mlp\.(gate|up|down)_proj$",
