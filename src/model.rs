@@ -16,6 +16,7 @@ use crate::reason::{Missing, Reason, reason};
 
 mod array;
 mod candidates;
+mod cast;
 mod expr;
 mod facts;
 mod file_names;
@@ -35,6 +36,7 @@ mod tensor;
 mod tests;
 mod tied;
 
+pub use cast::CastKind;
 pub use expr::{Computed, Expr, Join, Operation};
 pub use floats::float_model;
 pub use gather::{Axis, Gather, Strided};
