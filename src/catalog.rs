@@ -1,6 +1,7 @@
 //! The catalog: which tensors a model directory stores, where, and with what dtype and shape. It is
 //! built from headers and JSON files alone, and validated: every extent lies inside its file.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
@@ -13,6 +14,7 @@ use findings::Findings;
 
 mod configuration;
 mod container;
+mod derivation;
 mod findings;
 #[cfg(test)]
 #[path = "../tests/common/gguf.rs"]
@@ -26,12 +28,13 @@ pub use configuration::{Configuration, Unused};
 pub(crate) use container::METADATA;
 pub(crate) use container::gguf;
 pub use container::{check_gguf, check_header, check_pickle};
-pub use findings::{HeaderProblem, Problem, check};
+pub use derivation::{Derivation, FileOfTensors, Provenance};
+pub use findings::{HeaderProblem, Problem, check, check_source};
 pub use order::natural;
 pub use row::{ManifestBits, Row, RowBytes, RowOrigin};
 pub use store::{
-    ACL_XATTR, Acl, Audience, Entry, EntryKind, FileState, LocalFile, Look, Object, Piece, Source,
-    Stat, Store, steady,
+    ACL_XATTR, Acl, Audience, Entry, EntryKind, FileState, LocalFile, Look, MadeFile, Object,
+    Overlay, Piece, Source, Stat, Store, steady,
 };
 #[cfg(test)]
 pub(crate) use store::{MemoryObject, MemoryStore};
@@ -71,7 +74,7 @@ pub struct Catalog {
     pub model: Location,
     /// How the weights are stored, by the name in `model.json`.
     pub format: &'static str,
-    /// The weight files, in natural order of their names.
+    /// The weight files, in natural order of their names; then, of derived tensors, the files that define them.
     pub files: Vec<Arc<dyn Object>>,
     /// The tensors, in natural order of their names.
     pub tensors: Tensors,
@@ -97,6 +100,8 @@ pub struct Catalog {
     pub shards_missing: bool,
     /// Remarks for the log and `ls --why`: stale duplicates left out, shards missing.
     pub notes: Vec<String>,
+    /// If the tensors are made from those of other models: how, and what comes with it.
+    pub derivation: Option<Derivation>,
 }
 
 impl Catalog {
@@ -198,10 +203,18 @@ impl Catalog {
     /// Sorts the tensors and builds the name table. Refuses a name that two files hold, and a total
     /// size that could overflow.
     fn assemble(model: &Location, Parts { mut catalog, rows }: Parts) -> Result<Catalog> {
-        check_total(model, &rows)?;
         catalog.model = model.clone();
-        catalog.tensors = catalog.in_order(rows)?;
-        Ok(catalog)
+        catalog.with_tensors(rows)
+    }
+
+    /// The same with these tensors, in any order, instead of its own.
+    ///
+    /// # Errors
+    /// Two have one name, or their total size could overflow.
+    pub(crate) fn with_tensors(mut self, rows: Vec<Row>) -> Result<Catalog> {
+        check_total(&self.model, &rows)?;
+        self.tensors = self.in_order(rows)?;
+        Ok(self)
     }
 
     /// The table of a container's rows, in natural order of their names.
@@ -223,6 +236,45 @@ impl Catalog {
             }
         }
         Ok(table)
+    }
+
+    /// The files that hold tensors.
+    pub fn shards(&self) -> impl Iterator<Item = &Arc<dyn Object>> {
+        let definitions = self.derivation.as_ref().map_or(&[][..], |d| &d.definitions);
+        let is_shard = |(index, _): &(u32, _)| !definitions.contains(index);
+        let files = (0..).zip(&self.files).filter(is_shard);
+        files.map(|(_, file)| file)
+    }
+
+    /// What the tensor of that index came to be by, in one word: `stored`, or a word of its container's.
+    pub fn kind(&self, index: u32) -> &'static str {
+        if let Some(derivation) = &self.derivation {
+            return derivation.provenance.kind(index);
+        }
+        self.tensors.origin(index).map_or("stored", |own| own.kind)
+    }
+
+    /// What else `meta.json` shows of the origin of the tensor of that index.
+    pub fn origin(&self, index: u32) -> Cow<'_, [(&'static str, serde_json::Value)]> {
+        if let Some(derivation) = &self.derivation {
+            return derivation.provenance.fields(index).into();
+        }
+        let own = self.tensors.origin(index);
+        own.map_or(&[][..], |own| &own.fields).into()
+    }
+
+    /// Whether values of the tensor of that index can have been rounded when its elements were made.
+    pub fn is_rounded(&self, index: u32) -> bool {
+        let derivation = self.derivation.as_ref();
+        derivation.is_some_and(|d| d.provenance.is_rounded(index))
+    }
+
+    /// The file that holds the first element of the tensor of that index, and its first byte there, as the
+    /// tensor's origin shows it. `None` if what lies there is not the tensor as the file has it.
+    pub fn shown_place(&self, index: u32) -> Option<(&Arc<dyn Object>, u64)> {
+        let derivation = self.derivation.as_ref();
+        let is_as_stored = derivation.is_none_or(|d| d.provenance.is_as_stored(index));
+        is_as_stored.then(|| self.first_byte(index)).flatten()
     }
 
     /// Owner, permissions and mtime for files that represent the whole model: the strictest of its

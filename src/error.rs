@@ -17,6 +17,8 @@ pub struct Location {
     path: PathBuf,
     /// Which part of the file is meant.
     part: Option<String>,
+    /// The line of its text that is meant, and perhaps the column, both from 1.
+    position: Option<(usize, Option<usize>)>,
 }
 
 impl Location {
@@ -30,9 +32,23 @@ impl Location {
     #[must_use]
     pub fn part(&self, part: &str) -> Location {
         Location {
-            path: self.path.clone(),
             part: Some(part.into()),
+            ..self.clone()
         }
+    }
+
+    /// A line of this file, and perhaps a column in it, both from 1: `FILE:LINE:COLUMN`.
+    #[must_use]
+    pub fn at(&self, line: usize, column: Option<usize>) -> Location {
+        Location {
+            position: Some((line, column)),
+            ..self.clone()
+        }
+    }
+
+    /// The line and the column that are meant.
+    pub fn position(&self) -> Option<(usize, Option<usize>)> {
+        self.position
     }
 
     /// The last component, without a part; empty if there is none.
@@ -50,8 +66,12 @@ impl Location {
 impl fmt::Display for Location {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.path.display().fmt(f)?;
-        match &self.part {
-            Some(part) => write!(f, "{PART}{part}"),
+        if let Some(part) = &self.part {
+            write!(f, "{PART}{part}")?;
+        }
+        match self.position {
+            Some((line, Some(column))) => write!(f, ":{line}:{column}"),
+            Some((line, None)) => write!(f, ":{line}"),
             None => Ok(()),
         }
     }
@@ -59,7 +79,11 @@ impl fmt::Display for Location {
 
 impl From<PathBuf> for Location {
     fn from(path: PathBuf) -> Location {
-        Location { path, part: None }
+        Location {
+            path,
+            part: None,
+            position: None,
+        }
     }
 }
 
@@ -249,6 +273,10 @@ mod tests {
         let part = Location::from(Path::new("x.ckpt")).part("net/0.a:b");
         assert_eq!(part.to_string(), "x.ckpt#net/0.a:b");
         assert_eq!(part.name(), "x.ckpt");
+        let (line, place) = (dir.at(3, None), dir.at(3, Some(7)));
+        assert_eq!(line.to_string(), "/models/llama:3");
+        assert_eq!(place.to_string(), "/models/llama:3:7");
+        assert_eq!((place.name(), dir.position()), ("llama".into(), None));
         let error = Error::invalid(&file, "is empty");
         assert_eq!(error.to_string(), "/models/llama/1.safetensors: is empty");
         assert_eq!(error.without_location(), "is empty");

@@ -4,6 +4,7 @@
 use std::fmt;
 use std::sync::Arc;
 
+use crate::catalog::FileOfTensors;
 use crate::dtype::{Dtype, ElementType};
 use crate::error::{Error, Result};
 use crate::model::{Expr, Model, TensorId};
@@ -11,6 +12,8 @@ use crate::reason::Reason;
 use crate::view::SharedView;
 
 mod assembly;
+mod bf16;
+mod further;
 mod fused;
 mod gguf;
 mod manifest;
@@ -36,7 +39,15 @@ pub enum Export {
     Manifest,
     /// A GGUF model as one file.
     Gguf,
+    /// The checkpoint that a quantized model came from: dequantized weights as BF16.
+    Bf16,
+    /// A file that the model's own definition names, by its number there.
+    Further(u32),
 }
+
+/// The number of the first file that a model's own definition names, in inode numbers: behind all that may be
+/// built in one day.
+const FURTHER: u32 = 1 << 16;
 
 /// Why a model does not have an export.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -51,7 +62,7 @@ impl fmt::Display for Absent {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Absent::Because(why) => why.fmt(f),
-            Absent::OfOtherModels => f.write_str("only models of another format have it"),
+            Absent::OfOtherModels => f.write_str("only models of another kind have it"),
         }
     }
 }
@@ -63,17 +74,33 @@ impl From<Reason> for Absent {
 }
 
 impl Export {
-    /// All, in the order of the directory's listing.
-    pub const ALL: [Export; 6] = [
+    /// All that are built in, in the order of the directory's listing.
+    pub const ALL: [Export; 7] = [
         Export::Merged,
         Export::Floats,
         Export::Fused,
         Export::Bin,
         Export::Manifest,
         Export::Gguf,
+        Export::Bf16,
     ];
 
-    /// The file's name.
+    /// All of a model, in the order of the directory's listing, whether it has them or not.
+    pub fn all(model: &Model) -> impl Iterator<Item = Export> {
+        let count = further(model).len() as u32;
+        let further = (0..count).map(Export::Further);
+        Export::ALL.into_iter().chain(further)
+    }
+
+    /// The file's name; empty if the model does not have it.
+    pub fn file_name(self, model: &Model) -> &str {
+        match self {
+            Export::Further(i) => further(model).get(i as usize).map_or("", |f| &f.name),
+            built_in => built_in.name(),
+        }
+    }
+
+    /// The name of a file that is built in.
     pub fn name(self) -> &'static str {
         match self {
             Export::Merged => "model.safetensors",
@@ -82,6 +109,35 @@ impl Export {
             Export::Bin => "model_weights.bin",
             Export::Manifest => "model_weights.json",
             Export::Gguf => "model.gguf",
+            Export::Bf16 => "model-bf16.safetensors",
+            Export::Further(_) => "",
+        }
+    }
+
+    /// Its number: the same at every mount of the same files.
+    pub fn number(self) -> u32 {
+        match self {
+            Export::Further(i) => FURTHER.saturating_add(i),
+            built_in => {
+                let at = Export::ALL.iter().position(|e| *e == built_in);
+                at.map_or(u32::MAX, |at| at as u32)
+            }
+        }
+    }
+
+    /// The file of that number, if it can be one; a model may not have it.
+    pub fn from_number(number: u32) -> Option<Export> {
+        match number.checked_sub(FURTHER) {
+            Some(i) => Some(Export::Further(i)),
+            None => Export::ALL.get(number as usize).copied(),
+        }
+    }
+
+    /// Its place among [`Export::all`].
+    pub fn position(self) -> usize {
+        match self {
+            Export::Further(i) => Export::ALL.len() + i as usize,
+            built_in => built_in.number() as usize,
         }
     }
 
@@ -95,6 +151,11 @@ impl Export {
             Export::Floats => safetensors::holds(model, ElementType::has_f32),
             Export::Bin | Export::Manifest => Ok(()),
             Export::Gguf => gguf::exists(model),
+            Export::Bf16 => bf16::exists(model),
+            Export::Further(i) => match further(model).get(i as usize) {
+                Some(file) => further::exists(model, file),
+                None => Err(Absent::OfOtherModels),
+            },
         }
     }
 
@@ -104,7 +165,10 @@ impl Export {
     /// The model does not have the file, or what it has to read of the model's files cannot be read.
     pub fn plan(self, model: &Model) -> Result<Plan> {
         if let Err(absent) = self.exists(model) {
-            return Err(Error::NotFound(format!("no {}: {absent}", self.name())));
+            return Err(Error::NotFound(format!(
+                "no {}: {absent}",
+                self.file_name(model)
+            )));
         }
         Ok(match self {
             Export::Merged => safetensors::plan(model, merged(model)),
@@ -113,6 +177,14 @@ impl Export {
             Export::Bin => manifest::bin(model),
             Export::Manifest => manifest::json(model),
             Export::Gguf => return gguf::plan(model),
+            Export::Bf16 => safetensors::plan(model, bf16::items(model)),
+            Export::Further(i) => {
+                let file = further(model).get(i as usize);
+                safetensors::plan(
+                    model,
+                    file.map_or_else(Vec::new, |f| further::items(model, f)),
+                )
+            }
         })
     }
 
@@ -130,19 +202,27 @@ impl Export {
             Err(Absent::Because(why)) => Some((export, why)),
             Err(Absent::OfOtherModels) | Ok(()) => None,
         };
-        Export::ALL.into_iter().filter_map(why).collect()
+        Export::all(model).filter_map(why).collect()
     }
+}
+
+/// The files that the model's own definition names.
+fn further(model: &Model) -> &[FileOfTensors] {
+    let derivation = model.catalog.derivation.as_ref();
+    derivation.map_or(&[], |derivation| &derivation.exports)
 }
 
 /// A tensor of an export.
 #[derive(Debug, Clone)]
 struct Item {
     id: TensorId,
-    /// Its values as F32 rather than its stored bytes.
+    /// Its values, as elements of `dtype`, rather than its stored bytes.
     as_values: bool,
     dtype: Dtype,
     shape: Box<[u64]>,
     nbytes: u64,
+    /// Its name in the file, if that is not its own.
+    name: Option<Box<str>>,
 }
 
 impl Item {
@@ -161,19 +241,26 @@ impl Item {
             dtype,
             shape,
             nbytes: tensor.nbytes,
+            name: None,
         })
     }
 
-    /// A tensor's values.
-    fn values(model: &Model, id: TensorId) -> Option<Item> {
-        let tensor = model.tensor(id).ok()?;
+    /// A tensor's values, as `dtype`.
+    fn values(model: &Model, id: TensorId, dtype: Dtype) -> Option<Item> {
+        let cast = model.tensor(id).ok()?.cast(dtype)?;
         Some(Item {
             id,
             as_values: true,
-            dtype: Dtype::F32,
-            shape: tensor.values.as_ref()?.shape.into(),
-            nbytes: tensor.f32_len()?,
+            dtype,
+            shape: cast.shape.into(),
+            nbytes: cast.nbytes,
+            name: None,
         })
+    }
+
+    /// Its name in the file.
+    fn name<'a>(&'a self, model: &'a Model) -> &'a str {
+        self.name.as_deref().unwrap_or_else(|| model.name(self.id))
     }
 
     fn piece(&self, start: u64) -> Piece {
@@ -181,7 +268,7 @@ impl Item {
             start,
             len: self.nbytes,
             of: match self.as_values {
-                true => Run::Values(self.id),
+                true => Run::Values(self.id, self.dtype),
                 false => Run::Raw(self.id),
             },
         }
@@ -202,7 +289,7 @@ fn floats(model: &Model) -> Vec<Item> {
     float_model(model)
         .into_iter()
         .filter_map(|(id, values)| match values {
-            true => Item::values(model, id),
+            true => Item::values(model, id, Dtype::F32),
             false => Item::raw(model, id),
         })
         .collect()

@@ -280,7 +280,7 @@ impl Fs {
     pub fn statfs(&self) -> StatFs {
         let catalog = &self.layout.model.catalog;
         StatFs {
-            bytes: catalog.files.iter().map(|f| f.len()).sum(),
+            bytes: catalog.shards().map(|f| f.len()).sum(),
             files: 4 * u64::from(self.layout.model.id_count()) + 8,
         }
     }

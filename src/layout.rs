@@ -64,7 +64,7 @@ impl Layout {
             tree: OnceLock::new(),
             dir_stat,
             all_stat: model.catalog.stat(),
-            generated: Default::default(),
+            generated: generated::GeneratedFiles::of(&model),
             shared: Default::default(),
             lens: std::array::from_fn(|_| rows.next().map(lens).unwrap_or_default()),
             model,
@@ -106,9 +106,8 @@ impl Layout {
                 .find(|(_, n)| *n == name)
                 .map(|(top, _)| Node::Top(top)),
             Node::Top(Top::Tensors) => self.model.id_by_file_name(name).map(Node::TensorDir),
-            Node::Top(Top::Export) => Export::ALL
-                .into_iter()
-                .find(|e| e.name() == name)
+            Node::Top(Top::Export) => Export::all(&self.model)
+                .find(|e| e.file_name(&self.model) == name)
                 .map(Node::Export),
             Node::Top(Top::Files) => self
                 .other_files
@@ -241,7 +240,7 @@ impl Layout {
                 Place::Beside { dir, suffix } => format!("{}/{}{suffix}", dir.name(), name(id)),
             },
             Node::TreeDir(_) | Node::TreeLink(..) => "tree".to_string(),
-            Node::Export(e) => format!("export/{}", e.name()),
+            Node::Export(e) => format!("export/{}", e.file_name(&self.model)),
             Node::Other(i) => match self.other_files.get(i as usize) {
                 Some(f) => format!("files/{}", f.name),
                 None => "files".to_string(),

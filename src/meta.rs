@@ -117,7 +117,7 @@ pub fn index_entry(model: &Model, id: TensorId, tensor: &Tensor<'_>) -> Value {
         "path": format!("tensors/{}", model.file_name(id)),
     });
     let stored = tensor.raw.stored();
-    if let Some((file, offset)) = stored.and_then(|index| model.catalog.first_byte(index)) {
+    if let Some((file, offset)) = stored.and_then(|index| model.catalog.shown_place(index)) {
         entry["file"] = json!(file.name());
         entry["offset"] = json!(offset);
     }
@@ -186,7 +186,7 @@ pub fn model_json(model: &Model) -> Vec<u8> {
 
 /// The weight files, in JSON.
 pub fn files_json(model: &Model) -> Value {
-    let files = model.catalog.files.iter();
+    let files = model.catalog.shards();
     files
         .map(|f| json!({"name": f.name(), "bytes": f.len()}))
         .collect()

@@ -16,6 +16,7 @@ use crate::reason::{Missing, Reason, reason};
 
 mod array;
 mod candidates;
+mod cast;
 mod expr;
 mod facts;
 mod file_names;
@@ -35,6 +36,7 @@ mod tensor;
 mod tests;
 mod tied;
 
+pub use cast::CastKind;
 pub use expr::{Computed, Expr, Join, Operation};
 pub use floats::float_model;
 pub use gather::{Axis, Gather, Strided};
@@ -196,7 +198,7 @@ impl Model {
             nbytes: t.nbytes,
             values: t.dtype.has_f32().then(|| Values {
                 shape: t.shape,
-                exact: t.dtype.exact_in_f32(),
+                exact: t.dtype.exact_in_f32() && !self.catalog.is_rounded(id),
                 decoded: None,
             }),
             raw: Expr::Stored(id),

@@ -29,7 +29,12 @@ thread_local! {
     static PATIENCE: Cell<Patience> = const { Cell::new(Patience::Full) };
     /// Whether something was refused in the attempt that is being made; `None` outside of one.
     static REFUSED: Cell<Option<bool>> = const { Cell::new(None) };
+    /// Nanoseconds of computing that were announced in the attempt that is being made.
+    static SPENT: Cell<u64> = const { Cell::new(0) };
 }
+
+/// More computing than this is not for a thread that others wait for.
+const LONG: u64 = 1_000_000;
 
 /// Restores a thread-local value, also if a panic unwinds.
 struct Restore<T: Copy + 'static>(&'static std::thread::LocalKey<Cell<T>>, T);
@@ -50,6 +55,7 @@ pub fn with<T>(patience: Patience, work: impl FnOnce() -> T) -> T {
 /// because something was refused.
 pub fn attempt<T>(work: impl FnOnce() -> T) -> (T, bool) {
     let _restore = Restore(&REFUSED, REFUSED.replace(Some(false)));
+    let _spent = Restore(&SPENT, SPENT.replace(0));
     let result = work();
     (result, is_refused())
 }
@@ -82,6 +88,23 @@ pub fn touch_source() -> Result<()> {
 /// As [`touch_source`].
 pub fn take_long() -> Result<()> {
     need(Patience::Full)
+}
+
+/// To be called before computing that takes about so long. It may be short by itself: what a read consists of
+/// adds up, however it is nested.
+///
+/// # Errors
+/// As [`take_long`], once it all takes longer than a millisecond.
+pub fn take_time(nanoseconds: u64) -> Result<()> {
+    if is_full() {
+        return Ok(());
+    }
+    let spent = SPENT.get().saturating_add(nanoseconds);
+    SPENT.set(spent);
+    match spent > LONG {
+        true => take_long(),
+        false => Ok(()),
+    }
 }
 
 fn need(patience: Patience) -> Result<()> {
@@ -125,6 +148,17 @@ mod tests {
             assert_eq!(attempt(|| attempt(touch_source).1), (true, false));
             assert!(!is_refused());
         });
+    }
+
+    #[test]
+    fn short_work_adds_up() {
+        let piece = || take_time(LONG / 10).is_ok();
+        with(Patience::Sources, || {
+            assert_eq!(attempt(|| (0..10).all(|_| piece())), (true, false));
+            assert_eq!(attempt(|| (0..11).all(|_| piece())), (false, true));
+            assert_eq!(attempt(piece), (true, false), "each attempt by itself");
+        });
+        assert!((0..100).all(|_| piece()) && take_time(u64::MAX).is_ok());
     }
 
     #[test]

@@ -197,6 +197,7 @@ impl Parts {
             lone_file: false,
             shards_missing: false,
             notes: Vec::new(),
+            derivation: None,
         };
         let rows = Vec::new();
         Parts { catalog, rows }

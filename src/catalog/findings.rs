@@ -17,6 +17,9 @@ pub struct Problem {
     pub tensor: Option<String>,
     /// What is wrong, with both numbers and what to do.
     pub problem: String,
+    /// The line and the column of the file, both from 1, if it is a text; only the line if a longer piece of it
+    /// is at fault.
+    pub position: Option<(usize, Option<usize>)>,
 }
 
 impl Problem {
@@ -26,6 +29,7 @@ impl Problem {
             file: file.into(),
             tensor: None,
             problem: problem.into(),
+            position: None,
         }
     }
 
@@ -38,10 +42,10 @@ impl Problem {
     }
 
     /// Why `model` cannot be opened.
-    pub fn of_model(model: &Path, error: &Error) -> Problem {
+    pub fn of_model(model: &Location, error: &Error) -> Problem {
         let file = match error {
             Error::Invalid { at, .. } => at.name(),
-            _ => model.display().to_string(),
+            _ => model.to_string(),
         };
         Problem::from_error(&file, error)
     }
@@ -65,9 +69,8 @@ impl HeaderProblem {
     /// As a problem of the file that has the header.
     pub(super) fn of(self, file: &str) -> Problem {
         Problem {
-            file: file.into(),
             tensor: self.tensor,
-            problem: self.problem,
+            ..Problem::of_file(file, self.problem)
         }
     }
 }
@@ -173,13 +176,21 @@ impl Findings {
     }
 }
 
-/// Every structural problem of a model at once: what [`Catalog::open`](super::Catalog::open) would
-/// stop at, and everything behind it, in weight files, index, manifest and configs.
+/// As [`check_source`], of the model at a path.
 ///
 /// # Errors
 /// There is no model at this path.
 pub fn check(model: &Path) -> Result<Vec<Problem>> {
-    let claim = container::claim(&Source::find(model, Audience::Caller)?)?;
+    check_source(&Source::find(model, Audience::Caller)?)
+}
+
+/// Every structural problem of a model at once: what [`Catalog::read`](super::Catalog::read) would stop at,
+/// and everything behind it, in weight files, index, manifest and configs.
+///
+/// # Errors
+/// There is no model at this place.
+pub fn check_source(source: &Source) -> Result<Vec<Problem>> {
+    let claim = container::claim(source)?;
     let mut findings = Findings::all();
     let read = claim.read(&mut findings);
     let mut problems = findings.into_problems();
@@ -188,7 +199,7 @@ pub fn check(model: &Path) -> Result<Vec<Problem>> {
             let unused = parts.catalog.configs.unused.into_iter();
             problems.extend(unused.map(|config| Problem::of_file(config.file, config.why)));
         }
-        Err(error) => problems.push(Problem::of_model(model, &error)),
+        Err(error) => problems.push(Problem::of_model(&source.model, &error)),
     }
     Ok(problems)
 }

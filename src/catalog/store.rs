@@ -11,6 +11,7 @@ use crate::mounts;
 
 mod acl;
 mod local;
+mod overlay;
 mod piece;
 mod stat;
 pub mod steady;
@@ -19,6 +20,7 @@ mod testing;
 
 pub use acl::{ACL_XATTR, Acl};
 pub use local::LocalFile;
+pub use overlay::{MadeFile, Overlay};
 pub use piece::Piece;
 pub use stat::{FileState, Stat};
 #[cfg(test)]

@@ -51,7 +51,7 @@ fn head(model: &Model, info: &Info) -> String {
         "{}  {}, {}, {}\n",
         printable(architecture.unwrap_or("architecture unknown")),
         catalog.format,
-        plural(catalog.files.len() as u64, "file"),
+        plural(catalog.shards().count() as u64, "file"),
         bytes(info.summary.bytes),
     );
     let known = info.config.iter().filter_map(|(name, n)| Some((name, n?)));

@@ -113,7 +113,8 @@ fn why(
     out: &mut impl Write,
 ) -> Result<()> {
     let exports = Export::reasons(model).into_iter();
-    let exports = exports.map(|(export, why)| (format!("export/{}", export.name()).into(), why));
+    let exports =
+        exports.map(|(export, why)| (format!("export/{}", export.file_name(model)).into(), why));
     let tensors = model.reasons().into_iter();
     let tensors = tensors.map(|(name, why)| (Cow::from(name), why));
     let reasons = tensors.chain(exports).filter(|(name, _)| wanted(name));

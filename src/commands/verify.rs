@@ -27,7 +27,7 @@ pub(super) fn run(args: &VerifyArgs) -> Result<ExitCode> {
     if let Err(e) = &model
         && problems.is_empty()
     {
-        problems.push(Problem::of_model(&args.model, e));
+        problems.push(Problem::of_model(&args.model.as_path().into(), e));
     }
     let sound = problems.is_empty();
     let model = model.ok();
@@ -177,7 +177,7 @@ fn print(
         };
         let looked_at = model.map(|m| {
             let tensors = plural(m.catalog.tensors.len() as u64, "tensor");
-            let files = plural(m.catalog.files.len() as u64, "file");
+            let files = plural(m.catalog.shards().count() as u64, "file");
             format!("{tensors} in {files}: ")
         });
         writeln!(out, "{}{found}", looked_at.unwrap_or_default())?;

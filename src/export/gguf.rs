@@ -20,7 +20,8 @@ const SPLIT: &str = "split.count";
 /// Whether the model is a whole GGUF model.
 pub(super) fn exists(model: &Model) -> std::result::Result<(), Absent> {
     let catalog = &model.catalog;
-    if catalog.format != gguf::NAME {
+    // Keys and tensors must be those of the files.
+    if catalog.format != gguf::NAME || catalog.derivation.is_some() {
         return Err(Absent::OfOtherModels);
     }
     if catalog.shards_missing {

@@ -43,7 +43,7 @@ pub(super) fn holds(model: &Model, converted: fn(&ElementType) -> bool) -> Resul
 /// The file that holds `items` (in natural order of their names). A tensor named `__metadata__`, as
 /// a manifest may have one, is left out: in this format the name means something else.
 pub(super) fn plan(model: &Model, mut items: Vec<Item>) -> Plan {
-    items.retain(|i| model.name(i.id) != METADATA);
+    items.retain(|item| item.name(model) != METADATA);
     // Holes are not allowed, so tensors whose size keeps the next one aligned come first.
     items.sort_by_key(|i| !i.nbytes.is_multiple_of(TENSOR_ALIGN));
     let header = header(model, &items);
@@ -79,7 +79,7 @@ fn header(model: &Model, items: &[Item]) -> Vec<u8> {
         if out.len() > 9 {
             out.push(b',');
         }
-        push_json(&mut out, model.name(item.id));
+        push_json(&mut out, item.name(model));
         out.push(b':');
         let entry = Entry {
             dtype: item.dtype.name(),

@@ -8,6 +8,7 @@ use std::sync::{Arc, OnceLock};
 use super::{Layout, Node, Top};
 use crate::error::{Error, Result};
 use crate::export::{Export, Plan};
+use crate::model::Model;
 use crate::view::{Bytes, Shared, SharedView, View};
 use crate::{memory, patience};
 
@@ -102,12 +103,29 @@ fn changed(was: u64, is: u64) -> Error {
 }
 
 /// All such files of a mount.
-#[derive(Default)]
 pub(super) struct GeneratedFiles {
     model_json: Generated<Bytes>,
     index_json: Generated<Bytes>,
     metadata_json: Generated<Bytes>,
-    exports: [Generated<Plan>; Export::ALL.len()],
+    /// By [`Export::position`].
+    exports: Box<[Generated<Plan>]>,
+}
+
+impl GeneratedFiles {
+    /// Those of a model, of which none is made.
+    pub fn of(model: &Model) -> GeneratedFiles {
+        GeneratedFiles {
+            model_json: Generated::default(),
+            index_json: Generated::default(),
+            metadata_json: Generated::default(),
+            exports: Export::all(model).map(|_| Generated::default()).collect(),
+        }
+    }
+
+    fn export(&self, export: Export) -> Result<&Generated<Plan>> {
+        let no_such = || Error::NotFound("the model has no such export".into());
+        self.exports.get(export.position()).ok_or_else(no_such)
+    }
 }
 
 impl Layout {
@@ -147,7 +165,7 @@ impl Layout {
             },
             Node::Export(e) => {
                 let make = || Ok(e.plan(&self.model)?.into());
-                let plan = self.generated.exports[e as usize].get(make)?;
+                let plan = self.generated.export(e)?.get(make)?;
                 Some(Arc::new(plan.view(self.model.clone())))
             }
             _ => None,
@@ -165,7 +183,7 @@ impl Layout {
             }
             Node::Export(e) => {
                 let make = || Ok(e.plan(&self.model)?.into());
-                let copy = &self.generated.exports[e as usize];
+                let copy = self.generated.export(e)?;
                 copy.len(is_final, make).map(Some)
             }
             _ => Ok(None),

@@ -42,8 +42,9 @@ impl Layout {
             Node::Top(Top::Tree) => self.list_tree(0, from, add),
             Node::TreeDir(i) => self.list_tree(i, from, add),
             Node::Top(Top::Export) => {
-                let rest = Export::ALL.into_iter().skip(from);
-                self.each(from, rest.map(|e| (e.name().into(), Node::Export(e))), add)
+                let entry = |e: Export| (e.file_name(&self.model).into(), Node::Export(e));
+                let rest = Export::all(&self.model).skip(from);
+                self.each(from, rest.map(entry), add)
             }
             Node::Top(Top::Files) => {
                 let rest = self.other_files.iter().zip(0..).skip(from);

@@ -109,7 +109,7 @@ impl Node {
             Node::TensorFile(file, i) => (TENSOR_FILES + file as u64, u64::from(i)),
             Node::TreeDir(i) => (TREE_DIR, u64::from(i)),
             Node::TreeLink(dir, i) => (TREE_LINK, u64::from(dir) << LINK_BITS | u64::from(i)),
-            Node::Export(e) => (EXPORT, e as u64),
+            Node::Export(e) => (EXPORT, e.number().into()),
             Node::Other(i) => (OTHER, u64::from(i)),
         };
         index << KIND_BITS | kind
@@ -127,7 +127,7 @@ impl Node {
                 (index >> LINK_BITS) as u32,
                 (index & ((1 << LINK_BITS) - 1)) as u32,
             ),
-            EXPORT => Node::Export(*Export::ALL.get(index as usize)?),
+            EXPORT => Node::Export(Export::from_number(small.ok()?)?),
             OTHER => Node::Other(small.ok()?),
             kind => {
                 let row = usize::try_from(kind.checked_sub(TENSOR_FILES)?).ok()?;
@@ -173,6 +173,8 @@ mod tests {
             Node::TreeLink((1 << 28) - 1, (1 << 28) - 1),
             Node::Export(Export::Manifest),
             Node::Export(Export::Gguf),
+            Node::Export(Export::Further(0)),
+            Node::Export(Export::Further(999_999)),
             Node::Other(2),
         ];
         let mut seen = std::collections::HashSet::new();

@@ -271,7 +271,10 @@ impl Model {
         match self.tensor(id) {
             Ok(tensor) => {
                 let all = [&tensor.raw].into_iter().chain(tensor.decoded());
-                self.files(all, Reach::Layers)
+                let mut files = self.files(all, Reach::Layers);
+                // Behind all that hold tensors.
+                files.extend(self.catalog.derivation.as_ref().map(|d| d.file));
+                files
             }
             Err(_) => Vec::new(),
         }
@@ -291,10 +294,7 @@ impl Model {
     /// The kind of a tensor whose `raw` is `expr`, in JSON and extended attributes.
     pub fn kind(&self, expr: &Expr) -> &'static str {
         match expr {
-            Expr::Stored(index) => match self.catalog.tensors.origin(*index) {
-                Some(origin) => origin.kind,
-                None => "stored",
-            },
+            Expr::Stored(index) => self.catalog.kind(*index),
             Expr::Layer(_) => "dequantized",
             Expr::Raw(_) | Expr::Values(_) => "tied",
             Expr::Join(_) if expr.is_stack() => "stacked",

@@ -1,5 +1,6 @@
 //! Where a tensor comes from: `meta.json`, `ls` and messages all show this.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use serde_json::Value;
@@ -14,7 +15,7 @@ pub struct Origin<'m> {
     /// The file that holds its first element, and the first byte there, if it is stored.
     pub place: Option<(&'m Arc<dyn Object>, u64)>,
     /// Keys that its container adds.
-    pub more: &'m [(&'static str, Value)],
+    pub more: Cow<'m, [(&'static str, Value)]>,
     /// The axis that its parts are joined along, counted from the front.
     pub axis: Option<usize>,
     /// The tensors that it joins, or the one that it is another name of.
@@ -39,16 +40,15 @@ impl Model {
         let mut origin = Origin {
             kind: self.kind(expr),
             place: None,
-            more: &[],
+            more: Cow::default(),
             axis: None,
             parts: Vec::new(),
             layer: None,
         };
         match expr {
             Expr::Stored(index) => {
-                origin.place = self.catalog.first_byte(*index);
-                let own = self.catalog.tensors.origin(*index);
-                origin.more = own.map_or(&[], |own| &own.fields);
+                origin.place = self.catalog.shown_place(*index);
+                origin.more = self.catalog.origin(*index);
             }
             Expr::Layer(layer) => origin.layer = Some(*layer),
             Expr::Raw(_) | Expr::Values(_) => origin.parts = vec![self.part(expr, None)],

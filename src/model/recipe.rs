@@ -19,6 +19,8 @@ mod ops;
 mod rules;
 mod sources;
 mod tensor;
+#[cfg(test)]
+mod testing;
 
 #[allow(unused_imports)]
 pub use mistake::{Lines, Mistake, Place};

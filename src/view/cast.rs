@@ -1,5 +1,6 @@
 //! Stored elements of any type → binary32, in pieces.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use super::scratch::Scratch;
@@ -65,6 +66,18 @@ impl FloatSource for Cast {
     fn grain(&self) -> u64 {
         (self.source.grain().saturating_mul(8) / u64::from(self.dtype.bits())).max(1)
     }
+
+    fn will_need(&self, elements: &[Range<u64>]) {
+        let per_unit = elements_per_unit(self.dtype);
+        let size = per_unit * u64::from(self.dtype.bits()) / 8;
+        let bytes = elements.iter();
+        let bytes = bytes.map(|r| r.start / per_unit * size..r.end.div_ceil(per_unit) * size);
+        self.source.will_need(&bytes.collect::<Vec<_>>());
+    }
+
+    fn opened(&self) -> Option<SharedView> {
+        Cast::view(self.source.opened()?, self.dtype)
+    }
 }
 
 /// The values of a block type. Blocks are independent, so a read decodes only the blocks that it
@@ -126,6 +139,17 @@ impl FloatSource for Blocks {
 
     fn grain(&self) -> u64 {
         self.block.elements.into()
+    }
+
+    fn will_need(&self, elements: &[Range<u64>]) {
+        let (size, count) = (u64::from(self.block.bytes), u64::from(self.block.elements));
+        let bytes = elements.iter();
+        let bytes = bytes.map(|r| r.start / count * size..r.end.div_ceil(count) * size);
+        self.source.will_need(&bytes.collect::<Vec<_>>());
+    }
+
+    fn opened(&self) -> Option<SharedView> {
+        Cast::view(self.source.opened()?, ElementType::Block(self.block))
     }
 }
 

@@ -1,6 +1,8 @@
 //! Computed binary32 values as bytes: the common part of cast and every dequantizer.
 
-use super::{Scratch, View};
+use std::ops::Range;
+
+use super::{Scratch, SharedView, View};
 use crate::error::Result;
 
 /// Values that can be computed for any range of elements.
@@ -20,6 +22,37 @@ pub trait FloatSource: Send + Sync {
     fn grain(&self) -> u64 {
         1
     }
+
+    /// As [`View::will_need`], for ranges of elements.
+    fn will_need(&self, elements: &[Range<u64>]) {
+        let _ = elements;
+    }
+
+    /// As [`View::opened`].
+    fn opened(&self) -> Option<SharedView> {
+        None
+    }
+}
+
+/// Fills `out` with the values of a view from element `first` on.
+///
+/// # Errors
+/// As [`View::read_at`].
+pub(super) fn read_values(view: &dyn View, first: u64, out: &mut [f32]) -> Result<()> {
+    view.read_at(first * 4, bytemuck::cast_slice_mut(out))
+}
+
+/// Ranges of elements as ranges of bytes, of `width` bytes each.
+pub(super) fn in_bytes(elements: &[Range<u64>], width: u64) -> Vec<Range<u64>> {
+    let bytes = elements.iter().map(|r| r.start * width..r.end * width);
+    bytes.collect()
+}
+
+/// Ranges of bytes as ranges of the elements, of `width` bytes each, that they touch.
+pub(super) fn in_elements(bytes: &[Range<u64>], width: u64) -> Vec<Range<u64>> {
+    let elements = bytes.iter();
+    let elements = elements.map(|r| r.start / width..r.end.div_ceil(width));
+    elements.collect()
 }
 
 /// A [`FloatSource`] as a view: little-endian binary32, no header.
@@ -43,6 +76,14 @@ impl<S: FloatSource> View for Floats<S> {
     fn grain(&self) -> u64 {
         // A view without values may have rows of any length.
         self.0.grain().saturating_mul(4)
+    }
+
+    fn will_need(&self, ranges: &[Range<u64>]) {
+        self.0.will_need(&in_elements(ranges, 4));
+    }
+
+    fn opened(&self) -> Option<SharedView> {
+        self.0.opened()
     }
 }
 

@@ -9,11 +9,11 @@ use crate::text::{bytes, plural, printable};
 /// What is mounted, and where.
 pub(super) fn summary(model: &Model, mountpoint: &Path) -> String {
     let s = ModelSummary::of(model);
-    let files = model.catalog.files.len();
+    let files = model.catalog.shards().count();
     let dtype = s
         .main_dtype()
         .map_or_else(String::new, |d| format!(", {d}"));
-    let on_disk = model.catalog.files.iter().map(|f| f.len()).sum();
+    let on_disk = model.catalog.shards().map(|f| f.len()).sum();
     let count = |n: usize, what: &str| match n {
         0 => String::new(),
         n => format!(" ({} {what})", plural(n as u64, "tensor")),
