@@ -154,10 +154,7 @@ fn one(
 }
 
 /// The first numbers that are not there, though each hole goes on to its count; and a name like the missing one.
-fn first_gap<'g>(
-    group: &'g [(Vec<u64>, Found)],
-    counts: &[u64],
-) -> Option<(Vec<u64>, &'g Found)> {
+fn first_gap<'g>(group: &'g [(Vec<u64>, Found)], counts: &[u64]) -> Option<(Vec<u64>, &'g Found)> {
     let mut expected = vec![0; counts.len()];
     for (numbers, found) in group {
         if *numbers != expected {

@@ -328,8 +328,7 @@ fn checked_name(at: Place, name: String) -> Result<String, Mistake> {
         true => Ok(name),
         false => {
             let (len, name) = (name.len(), quoted(&name));
-            let what =
-                format!("the name {name} has {len} bytes, at most {MAX_NAME} are possible");
+            let what = format!("the name {name} has {len} bytes, at most {MAX_NAME} are possible");
             Err(Mistake::at(at, what))
         }
     }
