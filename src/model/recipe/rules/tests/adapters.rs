@@ -70,7 +70,7 @@ fn an_adapter_of_another_base() {
     let wrong = case("n").wrong(&rest(r#"{ lora = "ad" }"#));
     assert_eq!(wrong.len(), 1, "{wrong:?}");
     assert!(
-        wrong[0].starts_with("r.toml:4:21: adapter 'ad': module 'n': 'n.weight' is not there"),
+        wrong[0].starts_with("r.toml:4:20: adapter 'ad': module 'n': 'n.weight' is not there"),
         "{wrong:?}"
     );
     let sliced = case("m").wrong(&rest(
@@ -97,7 +97,7 @@ fn what_is_not_an_adapter() {
     let base = Case::of_names(&["a"]).and("ad", &matrices(&["b"]), Json::Null);
     let wrong = base.wrong(&rest(r#"{ lora = "ad" }"#));
     assert!(
-        wrong[0].starts_with("r.toml:4:21: adapter 'ad': "),
+        wrong[0].starts_with("r.toml:4:20: adapter 'ad': "),
         "{wrong:?}"
     );
     let wrong = case("m").wrong(&rest(r#"{ lora = "ad", scale = "1 // 0" }"#));

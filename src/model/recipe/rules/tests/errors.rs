@@ -96,14 +96,14 @@ fn names_that_are_made_twice() {
     );
     assert_eq!(
         one(&case, r#"rules = [{ on = "{x=y|z}.weight", to = "new" }]"#),
-        "r.toml:2: makes 'new' twice, of 'y.weight' and of 'z.weight'"
+        "r.toml:2: makes 'new', which line 2 made already, from 'y.weight' and now from 'z.weight'"
     );
     assert_eq!(
         one(
             &case,
             r#"rules = [{ on = "y.weight", for = "r in 0..2", to = "new" }]"#
         ),
-        "r.toml:2: makes 'new' twice, of 'y.weight'"
+        "r.toml:2: makes 'new', which line 2 made already, from 'y.weight' both times"
     );
     // In place of itself, and of what was taken, is no conflict.
     assert_eq!(
