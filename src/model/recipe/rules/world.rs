@@ -266,7 +266,7 @@ pub(super) fn shown(text: &str) -> String {
 ///
 /// # Errors
 /// There is none, with the nearest key; or it is not a number, text or truth value.
-pub(super) fn configured(config: &Configuration, keys: &[Box<str>]) -> Result<Value, String> {
+pub fn configured(config: &Configuration, keys: &[Box<str>]) -> Result<Value, String> {
     let path = keys.join(".");
     let path = shown(&path);
     if config.config.is_none() {
