@@ -27,6 +27,8 @@ mod scope;
 mod sources;
 mod summary;
 mod tensor;
+#[cfg(test)]
+mod testing;
 
 pub use mistake::{Lines, Mistake};
 pub use open::{Opening, Stop};

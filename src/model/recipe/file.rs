@@ -172,15 +172,13 @@ pub fn parse(text: &str) -> Result<RecipeFile, Broken> {
 /// What the file has; `None`: not even the model.
 fn recipe<'t>(reader: &mut Reader<'t>, root: &Table<'t>) -> Option<RecipeFile> {
     let keys = ["model", "models", "set", "rules", "config", "exports"];
-    reader.check_keys(root, &keys, "a recipe");
-    let model = match root.get("model") {
-        Some(value) => models::entry(reader, value),
-        None => {
-            let what = "model is missing: the path of the model that the rules start with";
-            reader.mistakes.push(Mistake::of_line(Place(0), what));
-            None
-        }
-    };
+    let are_known = reader.check_keys(root, &keys, "a recipe");
+    let model = root.get("model").map(|value| models::entry(reader, value));
+    // It may be the key that is not known.
+    if model.is_none() && are_known {
+        let what = "model is missing: the path of the model that the rules start with";
+        reader.mistakes.push(Mistake::of_line(Place(0), what));
+    }
     let mut names = Names::default();
     let models = models::further(reader, root, &mut names);
     let set = parameters::all(reader, root, &mut names);
@@ -188,7 +186,7 @@ fn recipe<'t>(reader: &mut Reader<'t>, root: &Table<'t>) -> Option<RecipeFile> {
     let config = config::changes(reader, root);
     let exports = exports::all(reader, root, &names);
     Some(RecipeFile {
-        model: model?,
+        model: model??,
         models,
         set,
         rules,

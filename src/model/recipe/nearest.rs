@@ -141,7 +141,9 @@ impl<'a> Search<'a> {
         if self.wanted.len().abs_diff(self.word.len()) >= self.less_than {
             return;
         }
-        if let Some(distance) = self.distance() {
+        // Words of which no character is the same are not near.
+        let longest = self.wanted.len().max(self.word.len());
+        if let Some(distance) = self.distance().filter(|distance| *distance < longest) {
             self.take(word, distance);
         }
     }

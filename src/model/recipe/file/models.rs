@@ -47,25 +47,23 @@ pub fn entry<'t>(reader: &mut Reader<'t>, value: &Value<'t>) -> Option<ModelEntr
         return reader.wrong(value, "a model is a path, or a table with path, as and set");
     }
     let table = reader.table(value, "a model")?;
-    reader.check_keys(&table, &["path", "as", "set"], "a model");
-    let mut entry = match table.get("path") {
-        Some(value) => path(reader, value, "path"),
-        None => {
-            reader.mistake(table.at, "path is missing");
-            None
-        }
-    };
+    let are_known = reader.check_keys(&table, &["path", "as", "set"], "a model");
+    let path = table.get("path").map(|value| path(reader, value, "path"));
+    if path.is_none() && are_known {
+        reader.mistake(table.at, "path is missing");
+    }
     let floats = table
         .get("as")
         .is_some_and(|value| is_floats(reader, value));
     let set = table
         .get("set")
         .map(|value| parameters::of_model(reader, value));
-    if let Some(entry) = &mut entry {
-        entry.floats = floats;
-        entry.set = set.unwrap_or_default();
-    }
-    entry
+    let path = path.flatten()?;
+    Some(ModelEntry {
+        floats,
+        set: set.unwrap_or_default(),
+        ..path
+    })
 }
 
 fn path<'t>(reader: &mut Reader<'t>, value: &Value<'t>, what: &str) -> Option<ModelEntry> {

@@ -262,7 +262,7 @@ impl<'c> Checked<'c> {
         }
         match self.has_tensors {
             true => Ok(()),
-            false => Err("no tensor is known here, only numbers".to_string()),
+            false => Err("there are no tensors here, only numbers".to_string()),
         }
     }
 }

@@ -10,6 +10,7 @@ fn words_that_were_meant_are_found() {
         ("wheer", Some("where")),
         ("KEEP", Some("keep")),
         ("o", Some("on")),
+        ("x", None),
         ("something", None),
     ] {
         assert_eq!(word(wanted, keys), nearest, "{wanted}");
