@@ -2,7 +2,8 @@
 //! beside a cast of BF16 and a plain copy in memory, measured in the same round. The time is the
 //! thread's own, so that a busy machine distorts it less.
 //!
-//! The output of every format is binary32, so a ratio to the cast is one of values per second, too.
+//! The output of every format is binary32, so a ratio to the cast is one of values per second, too. `as bf16` is the
+//! rate of the same values cast to BF16, counted in values, beside that of `f32`.
 //!
 //! `cargo bench --bench dequant [-- NAME…]`; a format is a line of [`CASES`], and each of GGUF's
 //! block types is one, too. With `GGML_QUANTS=FILE`, a library of ggml's C as `benches/ggml.sh`
@@ -14,9 +15,9 @@ use std::path::Path;
 
 use safetensors::tensor::{Dtype as D, TensorView, serialize_to_file};
 use stfs::catalog::{Catalog, OpenOptions};
-use stfs::dtype::{Block, ElementType, ggml};
+use stfs::dtype::{Block, Dtype, ElementType, ggml};
 use stfs::quant;
-use stfs::view::{Cast, SharedView, View};
+use stfs::view::{Cast, Narrow, SharedView, View};
 
 /// Outputs and inputs of every layer here.
 const N: usize = 4096;
@@ -555,12 +556,13 @@ fn main() {
         println!("/ggml: how many times as fast as ggml's C, blocks and values in memory");
     }
     println!(
-        "{:<20}{:>10}{:>8}{:>8}{:>8}{:>14}{:>8}",
+        "{:<20}{:>10}{:>8}{:>8}{:>8}{:>9}{:>14}{:>8}",
         "",
         "request",
         "GB/s",
         "/bf16",
         "/copy",
+        "as bf16",
         "random 4 KiB",
         ggml.as_ref().map_or("", |_| "/ggml")
     );
@@ -574,22 +576,27 @@ fn main() {
         for request in REQUESTS {
             let mut buf = vec![0; request];
             let (mut speed, mut of_base, mut of_copy, mut pages) = (vec![], vec![], vec![], vec![]);
+            let mut narrowed = vec![];
             for round in 0..ROUNDS {
                 let copied = copy(&mut buf, &memory);
                 let cast = sequential(&*view(&base), &mut buf);
                 let this = sequential(&*view(&catalog), &mut buf);
+                let narrow = Narrow::view(view(&catalog), Dtype::BF16).expect("a cast");
+                // Two bytes for a value instead of four.
+                narrowed.push(2.0 * sequential(&*narrow, &mut buf) / this);
                 speed.push(this);
                 of_base.push(this / cast);
                 of_copy.push(this / copied);
                 pages.extend((0..9).map(|i| page(&catalog, 9 * round + i)));
             }
             println!(
-                "{:<20}{:>7} KiB{:>8.2}{:>8.2}{:>8.2}{:>11.0} us{:>8}",
+                "{:<20}{:>7} KiB{:>8.2}{:>8.2}{:>8.2}{:>9.2}{:>11.0} us{:>8}",
                 case.name,
                 request >> 10,
                 median(&mut speed),
                 median(&mut of_base),
                 median(&mut of_copy),
+                median(&mut narrowed),
                 median(&mut pages),
                 of_ggml.map_or(String::new(), |ratio| format!("{ratio:.2}"))
             );

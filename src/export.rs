@@ -12,6 +12,7 @@ use crate::reason::Reason;
 use crate::view::SharedView;
 
 mod assembly;
+mod bf16;
 mod further;
 mod fused;
 mod gguf;
@@ -38,6 +39,8 @@ pub enum Export {
     Manifest,
     /// A GGUF model as one file.
     Gguf,
+    /// The checkpoint that a quantized model came from: dequantized weights as BF16.
+    Bf16,
     /// A file that the model's own definition names, by its number there.
     Further(u32),
 }
@@ -59,7 +62,7 @@ impl fmt::Display for Absent {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Absent::Because(why) => why.fmt(f),
-            Absent::OfOtherModels => f.write_str("only models of another format have it"),
+            Absent::OfOtherModels => f.write_str("only models of another kind have it"),
         }
     }
 }
@@ -72,13 +75,14 @@ impl From<Reason> for Absent {
 
 impl Export {
     /// All that are built in, in the order of the directory's listing.
-    pub const ALL: [Export; 6] = [
+    pub const ALL: [Export; 7] = [
         Export::Merged,
         Export::Floats,
         Export::Fused,
         Export::Bin,
         Export::Manifest,
         Export::Gguf,
+        Export::Bf16,
     ];
 
     /// All of a model, in the order of the directory's listing, whether it has them or not.
@@ -105,6 +109,7 @@ impl Export {
             Export::Bin => "model_weights.bin",
             Export::Manifest => "model_weights.json",
             Export::Gguf => "model.gguf",
+            Export::Bf16 => "model-bf16.safetensors",
             Export::Further(_) => "",
         }
     }
@@ -146,6 +151,7 @@ impl Export {
             Export::Floats => safetensors::holds(model, ElementType::has_f32),
             Export::Bin | Export::Manifest => Ok(()),
             Export::Gguf => gguf::exists(model),
+            Export::Bf16 => bf16::exists(model),
             Export::Further(i) => match further(model).get(i as usize) {
                 Some(file) => further::exists(model, file),
                 None => Err(Absent::OfOtherModels),
@@ -171,6 +177,7 @@ impl Export {
             Export::Bin => manifest::bin(model),
             Export::Manifest => manifest::json(model),
             Export::Gguf => return gguf::plan(model),
+            Export::Bf16 => safetensors::plan(model, bf16::items(model)),
             Export::Further(i) => {
                 let file = further(model).get(i as usize);
                 safetensors::plan(
@@ -209,7 +216,7 @@ fn further(model: &Model) -> &[FileOfTensors] {
 #[derive(Debug, Clone)]
 struct Item {
     id: TensorId,
-    /// Its values as F32 rather than its stored bytes.
+    /// Its values, as elements of `dtype`, rather than its stored bytes.
     as_values: bool,
     dtype: Dtype,
     shape: Box<[u64]>,
@@ -238,15 +245,15 @@ impl Item {
         })
     }
 
-    /// A tensor's values.
-    fn values(model: &Model, id: TensorId) -> Option<Item> {
-        let tensor = model.tensor(id).ok()?;
+    /// A tensor's values, as `dtype`.
+    fn values(model: &Model, id: TensorId, dtype: Dtype) -> Option<Item> {
+        let cast = model.tensor(id).ok()?.cast(dtype)?;
         Some(Item {
             id,
             as_values: true,
-            dtype: Dtype::F32,
-            shape: tensor.values.as_ref()?.shape.into(),
-            nbytes: tensor.f32_len()?,
+            dtype,
+            shape: cast.shape.into(),
+            nbytes: cast.nbytes,
             name: None,
         })
     }
@@ -261,7 +268,7 @@ impl Item {
             start,
             len: self.nbytes,
             of: match self.as_values {
-                true => Run::Values(self.id),
+                true => Run::Values(self.id, self.dtype),
                 false => Run::Raw(self.id),
             },
         }
@@ -282,7 +289,7 @@ fn floats(model: &Model) -> Vec<Item> {
     float_model(model)
         .into_iter()
         .filter_map(|(id, values)| match values {
-            true => Item::values(model, id),
+            true => Item::values(model, id, Dtype::F32),
             false => Item::raw(model, id),
         })
         .collect()

@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::catalog::{self, Object};
+use crate::dtype::Dtype;
 use crate::error::{Error, Result};
 use crate::model::{Model, TensorId};
 use crate::view::{Bytes, SharedView, View};
@@ -25,8 +26,8 @@ pub(super) struct Piece {
 pub(super) enum Run {
     /// A tensor's own bytes.
     Raw(TensorId),
-    /// A tensor's values.
-    Values(TensorId),
+    /// A tensor's values, as that type.
+    Values(TensorId, Dtype),
     /// A run of one of the model's files, by the file's index, from that offset on.
     File(u32, u64),
     /// A header, or a part of one.
@@ -109,7 +110,7 @@ impl Assembly {
         match piece.of {
             Run::Raw(id) if self.model.is_stored(id) => catalog.place(id),
             Run::File(file, offset) => Some((catalog.files.get(file as usize)?, offset)),
-            Run::Raw(_) | Run::Values(_) | Run::Bytes(_) => None,
+            Run::Raw(_) | Run::Values(..) | Run::Bytes(_) => None,
         }
     }
 
@@ -122,9 +123,10 @@ impl Assembly {
         let view = match &piece.of {
             Run::Bytes(bytes) => return Bytes(bytes.clone()).read_at(at, buf),
             Run::Raw(id) => self.kept(index, || model.raw(*id)),
-            Run::Values(id) => self.kept(index, || {
+            Run::Values(id, dtype) => self.kept(index, || {
                 let no_values = || format!("'{}' has no values", model.name(*id));
-                model.f32(*id)?.ok_or_else(|| Error::NotFound(no_values()))
+                let values = model.cast(*id, *dtype)?;
+                values.ok_or_else(|| Error::NotFound(no_values()))
             }),
             Run::File(..) => Err(Error::NotFound("the model has no such file".into())),
         };

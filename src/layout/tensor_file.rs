@@ -14,7 +14,9 @@ use crate::model::{Expr, Model, Tensor, TensorId};
 use crate::view::{Bytes, Deferred, SharedView};
 use crate::{memory, patience, preview};
 
-/// A file that tensors have.
+mod cast;
+
+/// A file that tensors have. Inode numbers depend on the order: a new one comes last.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum TensorFile {
     /// The stored bytes.
@@ -27,6 +29,10 @@ pub enum TensorFile {
     Preview,
     /// What the tensor is, as JSON.
     Meta,
+    /// The values as BF16.
+    Bf16,
+    /// The values as F16.
+    F16,
 }
 
 /// Where a tensor's file is.
@@ -217,11 +223,13 @@ static ROWS: [Row; TensorFile::COUNT] = [
         array: None,
         view: |model, id| Ok(Some(Arc::new(Bytes(document(model, id).into())))),
     },
+    cast::BF16,
+    cast::F16,
 ];
 
 impl TensorFile {
     /// The number of rows: the last variant has the last row.
-    pub const COUNT: usize = TensorFile::Meta as usize + 1;
+    pub const COUNT: usize = TensorFile::F16 as usize + 1;
 
     /// Its row of the table.
     pub fn row(self) -> &'static Row {

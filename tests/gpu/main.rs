@@ -10,6 +10,7 @@ mod abi;
 mod answers;
 mod arena;
 mod blocks;
+mod casts;
 mod commands;
 mod consumer;
 mod drivers;

@@ -5,6 +5,7 @@ mod common;
 
 mod access;
 mod attributes;
+mod casts;
 mod changes;
 mod checkpoints;
 mod damage;

@@ -168,21 +168,27 @@ impl<'a> Evaluator<'a> {
     }
 
     fn name(self, name: &str) -> Result<Value, String> {
+        if let Some(value) = self.scope.name(name) {
+            return Ok(value);
+        }
         match name {
-            "dtype" | "ndim" if self.in_condition => {
+            "dtype" if self.in_condition => {
                 let it = self.scope.it(None)?;
-                Ok(match name {
-                    "dtype" => Value::Text(it.dtype.name().into()),
-                    _ => Value::Integer(it.shape.len() as i64),
-                })
+                Ok(Value::Text(it.dtype.name().into()))
+            }
+            "ndim" if self.in_condition => {
+                let it = self.scope.it(None)?;
+                Ok(Value::Integer(it.shape.len() as i64))
             }
             "dtype" | "ndim" => Err(format!("'{name}' is known in conditions (where = …) alone")),
-            _ => self.scope.name(name).ok_or_else(|| {
+            _ => {
                 let names = self.scope.names();
                 let nearest = nearest::word(name, names.iter().map(String::as_str));
                 let meant = nearest::did_you_mean(nearest);
-                format!("'{name}' is no hole, parameter or loop variable here{meant}")
-            }),
+                Err(format!(
+                    "'{name}' is not a hole, a parameter or a loop variable here{meant}"
+                ))
+            }
         }
     }
 

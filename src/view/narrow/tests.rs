@@ -151,7 +151,8 @@ fn edges_are_those_of_ml_dtypes() {
         (Dtype::F16, 65520.0, &[0x00, 0x7c]),
         (Dtype::F16, 2.980_232_2e-8, &[0x00, 0x00]),
         (Dtype::F16, 2.980_232_6e-8, &[0x01, 0x00]),
-        (Dtype::BF16, 3.395_767e38, &[0x80, 0x7f]),
+        (Dtype::BF16, f32::from_bits(0x7f7f_7fff), &[0x7f, 0x7f]),
+        (Dtype::BF16, f32::from_bits(0x7f7f_8000), &[0x80, 0x7f]),
         (Dtype::BF16, f32::from_bits(1), &[0x00, 0x00]),
         (Dtype::BF16, -nan, &[0xc0, 0xff]),
     ] {
