@@ -187,7 +187,7 @@ fn recipe<'t>(reader: &mut Reader<'t>, root: &Table<'t>) -> Option<RecipeFile> {
     // It may be the key that is not known.
     if model.is_none() && are_known {
         let what = "model is missing: the path of the model that the rules start with";
-        reader.mistakes.push(Mistake::of_line(Place(0), what));
+        reader.mistake(Place(0), what);
     }
     let mut names = Names::default();
     let models = models::further(reader, root, &mut names);

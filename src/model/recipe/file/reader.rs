@@ -88,7 +88,7 @@ impl<'t> Reader<'t> {
         if self.text.len() > MAX_BYTES {
             let length = crate::text::thousands(self.text.len() as u64);
             let what = format!("the recipe has {length} bytes; at most 1 MiB");
-            self.mistakes.push(Mistake::of_line(Place(0), what));
+            self.mistake(Place(0), what);
             return None;
         }
         let (root, errors) = DeTable::parse_recoverable(self.text);

@@ -33,7 +33,7 @@ pub fn all<'t>(reader: &mut Reader<'t>, root: &Table<'t>, names: &Names) -> Vec<
     if let Some(value) = values.get(MAX_RULES) {
         let n = crate::text::thousands(values.len() as u64);
         let what = format!("{n} rules; a recipe has at most 1,000");
-        reader.mistakes.push(Mistake::of_line(value.at(), what));
+        reader.mistake(value.at(), what);
     }
     let rules: Vec<Option<Rule>> = values
         .iter()
@@ -87,7 +87,7 @@ fn kind<'a, 't>(
         // Its key may be the one that is not known.
         if are_known {
             let what = "a rule has one of keep, drop, on and lora";
-            reader.mistakes.push(Mistake::of_line(table.at, what));
+            reader.mistake(table.at, what);
         }
         return None;
     };

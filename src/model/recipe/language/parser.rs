@@ -99,9 +99,10 @@ impl<'s> Parser<'s> {
         }
         if self.token == Token::End {
             let open = self.source.text.get(opened..opened + 1).unwrap_or("");
-            return Err(self
-                .source
-                .mistake(opened, format!("'{open}' is not closed")));
+            return Err(self.source.mistake(
+                opened,
+                format!("'{open}' is not closed: '{symbol}' is missing"),
+            ));
         }
         Err(self.unexpected(&format!("'{symbol}'")))
     }
@@ -276,6 +277,9 @@ impl<'s> Parser<'s> {
         let at = self.start;
         let inner = self.source.unquoted(start, end);
         let is_text = self.is_condition && model.is_none();
+        if start == end && !is_text {
+            return Err(self.mistake("an empty name"));
+        }
         let (name, height) = template::parse(&inner, self.nesting, is_text)?;
         self.advance()?;
         let model = model.map(Box::from);
@@ -310,7 +314,7 @@ impl<'s> Parser<'s> {
         let at = self.source.place(self.start);
         let variable = match self.token {
             Token::Name(name) if !WORDS.contains(&name) => Box::from(name),
-            _ => return Err(self.expected("a variable, as in e in 0..4")),
+            _ => return Err(self.expected("a variable, as in for e in 0..4")),
         };
         self.advance()?;
         if !self.is_word("in") && is_optional {
@@ -325,12 +329,12 @@ impl<'s> Parser<'s> {
             ));
         }
         if !self.is_word("in") {
-            return Err(self.expected("'in', as in e in 0..4"));
+            return Err(self.expected("'in', as in for e in 0..4"));
         }
         self.advance()?;
         let (first, first_height) = self.expression()?;
         if !self.take("..")? {
-            return Err(self.expected("'..', as in e in 0..4"));
+            return Err(self.expected("'..', as in for e in 0..4"));
         }
         let (end, end_height) = self.expression()?;
         let range = Some(Box::new([first, end]));

@@ -42,7 +42,7 @@ fn limits_hold() {
     assert_eq!(parse(&rules(1000)).unwrap().rules.len(), 1000);
     assert_eq!(
         mistakes(&rules(1001)),
-        ["1003: 1,001 rules; a recipe has at most 1,000"]
+        ["1003:1: 1,001 rules; a recipe has at most 1,000"]
     );
     let models = |n| (0..n).map(|i| format!("m{i} = 'x'\n")).collect::<String>();
     let models = |n| format!("model = 'm'\n[models]\n{}", models(n));
@@ -54,7 +54,7 @@ fn limits_hold() {
     let long = format!("model = 'm'\n#{}", "x".repeat(1 << 20));
     assert_eq!(
         mistakes(&long),
-        ["1: the recipe has 1,048,589 bytes; at most 1 MiB"]
+        ["1:1: the recipe has 1,048,589 bytes; at most 1 MiB"]
     );
     let mut text = format!("model = 'm'\n#{}", "x".repeat(1 << 20));
     text.truncate(1 << 20);
