@@ -251,12 +251,12 @@ fn files_that_are_not_toml() {
 fn models_that_are_not_there() {
     let dir = models();
     let path = dir.file("recipe.toml", "model = 'nowhere'\n");
-    refused(&path, &["recipe.toml:1:9: ", "nowhere", "No such file"]);
+    refused(&path, &["recipe.toml:1:10: ", "nowhere", "No such file"]);
     let path = dir.file(
         "recipe.toml",
         "model = 'm'\nmodels = { x = { path = 'gone' } }\n",
     );
-    refused(&path, &["recipe.toml:2:25: ", "gone"]);
+    refused(&path, &["recipe.toml:2:26: ", "gone"]);
     // A model that is there and damaged: its own error, at the place that names it.
     model(&dir, "bad", &[]);
     dir.file(
@@ -264,7 +264,7 @@ fn models_that_are_not_there() {
         b"\xff\xff\xff\xff\xff\xff\xff\xff{}",
     );
     let path = dir.file("recipe.toml", "model = 'm'\nmodels = { x = 'bad' }\n");
-    refused(&path, &["recipe.toml:2:16: ", "bad/model.safetensors"]);
+    refused(&path, &["recipe.toml:2:17: ", "bad/model.safetensors"]);
     refused(&dir.join("absent.toml"), &["absent.toml", "No such file"]);
 }
 
