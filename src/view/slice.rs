@@ -42,11 +42,6 @@ impl View for Slice {
         self.of.will_need(&shifted(ranges, self.start));
     }
 
-    fn opened(&self) -> Option<SharedView> {
-        let of = self.of.opened()?;
-        Some(Arc::new(Slice::new(of, self.start, self.len)))
-    }
-
     fn grain(&self) -> u64 {
         self.of.grain()
     }
