@@ -179,23 +179,28 @@ fn parse_line(line: &[u8]) -> Option<Entry> {
     })
 }
 
-/// The kernel writes spaces and backslashes as `\040` and so on.
-fn unescape(field: &[u8]) -> PathBuf {
+/// A path of the kernel's tables of mounts, where spaces and the like are written as `\040`.
+pub(crate) fn unescape(field: &[u8]) -> PathBuf {
     let mut out = Vec::with_capacity(field.len());
-    let mut i = 0;
-    while i < field.len() {
-        let octal = field
-            .get(i + 1..i + 4)
-            .filter(|o| field[i] == b'\\' && o.iter().all(|d| (b'0'..=b'7').contains(d)));
-        match octal {
-            Some(o) => {
-                let code = o.iter().fold(0u32, |n, d| n * 8 + u32::from(d - b'0'));
+    let mut rest = field;
+    while let [first, after @ ..] = rest {
+        match rest {
+            [
+                b'\\',
+                a @ b'0'..=b'7',
+                b @ b'0'..=b'7',
+                c @ b'0'..=b'7',
+                after @ ..,
+            ] => {
+                let code = [a, b, c]
+                    .iter()
+                    .fold(0u32, |n, d| n * 8 + u32::from(**d - b'0'));
                 out.push(code as u8);
-                i += 4;
+                rest = after;
             }
-            None => {
-                out.push(field[i]);
-                i += 1;
+            _ => {
+                out.push(*first);
+                rest = after;
             }
         }
     }

@@ -219,27 +219,12 @@ fn strided(key: usize, t: &T, layout: usize) -> Py {
     Py::Tensor(Strided {
         key: key.to_string(),
         data,
-        class: class_of(t.dtype),
+        class: pytorch::class_of(t.dtype),
         element: size,
         offset: front as i64,
         shape: t.shape.iter().map(|&n| n as i64).collect(),
         strides: strides.iter().map(|&n| n as i64).collect(),
     })
-}
-
-fn class_of(dtype: Dtype) -> &'static str {
-    match dtype {
-        Dtype::F64 => "DoubleStorage",
-        Dtype::F32 => "FloatStorage",
-        Dtype::F16 => "HalfStorage",
-        Dtype::BF16 => "BFloat16Storage",
-        Dtype::I64 => "LongStorage",
-        Dtype::I32 => "IntStorage",
-        Dtype::I16 => "ShortStorage",
-        Dtype::I8 => "CharStorage",
-        Dtype::U8 => "ByteStorage",
-        _ => "BoolStorage",
-    }
 }
 
 /// The stored tensors are what was written, and so are rows joined to one tensor.

@@ -5,6 +5,8 @@ use std::path::{Path, PathBuf};
 
 use rustix::process::{Resource, getrlimit};
 
+use crate::mounts::unescape;
+
 /// Bytes that the process may have in all; `None` if nothing limits it.
 pub fn of_process() -> Option<u64> {
     let read = |path: &Path| std::fs::read_to_string(path).ok();
@@ -63,8 +65,8 @@ impl Mount {
             _ => return None,
         };
         Some(Mount {
-            root: unescaped(root),
-            place: unescaped(place),
+            root: unescape(root.as_bytes()),
+            place: unescape(place.as_bytes()),
             version,
             options: fields.nth(1)?.to_string(),
         })
@@ -98,12 +100,6 @@ impl Mount {
         // A group without a limit has `max` there, or in version 1 a number next to 2^63.
         texts.filter_map(|text| text.trim().parse().ok()).min()
     }
-}
-
-/// A path of mountinfo, where spaces and the like are written as octal numbers.
-fn unescaped(field: &str) -> PathBuf {
-    let plain = field.replace("\\040", " ").replace("\\011", "\t");
-    plain.replace("\\012", "\n").replace("\\134", "\\").into()
 }
 
 #[cfg(test)]

@@ -23,7 +23,7 @@ mod terminal;
 mod unwritable;
 
 use std::os::unix::fs::symlink;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
@@ -118,6 +118,11 @@ fn as_root(model: &ModelDir, script: &str) -> Ran {
 /// Runs a script like [`as_root`] with [`small_model`].
 fn with_small_model(script: &str) -> Ran {
     as_root(&small_model(), script)
+}
+
+/// `stfs mount` in the background, with a log file.
+fn mount_logging_to(log: &Path, model: &Path, at: &Path) -> Command {
+    common::mount::command([Path::new("mount"), Path::new("--log-file"), log, model, at])
 }
 
 /// A model that any user may read.

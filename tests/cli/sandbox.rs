@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use crate::common::mount::{Background, command, umount};
 use crate::common::sys::is_root;
 use crate::common::{Mounted, Ran, stfs};
-use crate::{as_root, small_model};
+use crate::{as_root, mount_logging_to, small_model};
 
 /// The values of a field in the status of each thread of a process.
 fn of_threads(pid: i32, field: &str) -> Vec<String> {
@@ -176,13 +176,7 @@ fn no_process_of_a_mount_keeps_the_callers_tokens() {
     let dir = tempfile::tempdir().unwrap();
     let at = dir.path().join("m");
     let log = dir.path().join("log");
-    let mut mount = command([
-        Path::new("mount"),
-        Path::new("--log-file"),
-        &log,
-        model.path(),
-        &at,
-    ]);
+    let mut mount = mount_logging_to(&log, model.path(), &at);
     mount.env("HF_TOKEN", TOKEN).env("LANG", "C.UTF-8");
     Ran::of(mount.output().unwrap()).ok();
     let pid = crate::common::sys::getxattr(&at, "user.stfs.status").unwrap();
@@ -232,13 +226,7 @@ fn a_log_file_is_not_for_everybody() {
     ] {
         let dir = tempfile::tempdir().unwrap();
         let at = dir.path().join("m");
-        let mut mount = command([
-            Path::new("mount"),
-            Path::new("--log-file"),
-            &log,
-            model.path(),
-            &at,
-        ]);
+        let mut mount = mount_logging_to(&log, model.path(), &at);
         // SAFETY: umask is async-signal-safe, and needs nothing of the parent.
         unsafe {
             mount.pre_exec(move || {

@@ -12,10 +12,10 @@ use std::time::{Duration, Instant};
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use safetensors::Dtype;
 
-use crate::common::mount::{BIN, Background, command, umount, wait_for};
+use crate::common::mount::{BIN, Background, umount, wait_for};
 use crate::common::sys::{kill, mkfifo};
-use crate::common::{ModelDir, stfs, tensor};
-use crate::{as_root, small_model};
+use crate::common::{ModelDir, Ran, stfs, tensor};
+use crate::{as_root, mount_logging_to, small_model};
 
 /// How long anything may take meanwhile. On an idle machine that is milliseconds; what waits for the log
 /// waits until its reader goes on, which none does here.
@@ -136,8 +136,7 @@ fn in_the_background_a_full_standard_error_delays_nothing() {
     let (reader, writer) = full_pipe();
     let (root, log) = (model.join("m"), model.join("log"));
     let start = Instant::now();
-    let args = ["mount", "--log-file", log.to_str().unwrap()].map(Path::new);
-    let ran = command(args.into_iter().chain([model.path(), &root]))
+    let ran = mount_logging_to(&log, model.path(), &root)
         .stdout(Stdio::null())
         .stderr(writer)
         .status();
@@ -245,8 +244,8 @@ fn a_log_file_that_nothing_reads_is_an_error() {
     mkfifo(&fifo).unwrap();
     let _listener = UnixListener::bind(&socket).unwrap();
     for place in [&fifo, &socket, model.path()] {
-        let args = ["mount", "--log-file", place.to_str().unwrap()].map(Path::new);
-        let ran = stfs(args.into_iter().chain([model.path(), &model.join("m")]));
+        let ran = mount_logging_to(place, model.path(), &model.join("m")).output();
+        let ran = Ran::of(ran.unwrap());
         ran.fails(&["open log file", place.to_str().unwrap()]);
         assert!(!model.join("m").exists());
     }

@@ -82,7 +82,7 @@ pub fn contiguous(key: &str, t: &T) -> Py {
 }
 
 /// The class of a storage.
-fn class_of(dtype: Dtype) -> &'static str {
+pub fn class_of(dtype: Dtype) -> &'static str {
     match dtype {
         Dtype::F64 => "DoubleStorage",
         Dtype::F32 => "FloatStorage",

@@ -7,6 +7,7 @@ use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
+use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 fn c(path: &Path) -> CString {
@@ -166,6 +167,35 @@ pub fn stop(pid: i32) {
     let tasks = || std::fs::read_dir(format!("/proc/{pid}/task")).expect("the process lives");
     while tasks().any(|task| runs(task.expect("a thread"))) {
         std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+/// A stopped process. It continues when the value is dropped, and after two minutes in any case, so
+/// that it does not remain stopped if this process is killed.
+pub struct Stopped {
+    pid: i32,
+    rescue: Child,
+}
+
+impl Stopped {
+    pub fn new(pid: i32) -> Stopped {
+        let rescue = Command::new("sh")
+            .args(["-c", &format!("sleep 120; kill -CONT {pid}")])
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("run sh");
+        stop(pid);
+        Stopped { pid, rescue }
+    }
+}
+
+impl Drop for Stopped {
+    fn drop(&mut self) {
+        kill(self.pid, libc::SIGCONT);
+        let _ = self.rescue.kill();
+        let _ = self.rescue.wait();
     }
 }
 

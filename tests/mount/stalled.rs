@@ -6,7 +6,6 @@
 use std::io;
 use std::os::unix::fs::symlink;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::JoinHandle;
@@ -17,7 +16,8 @@ use safetensors::Dtype;
 use crate::common::gguf::{V, counting, splits};
 use crate::common::model::{ModelDir, T, tensor};
 use crate::common::mount::Mounted;
-use crate::common::sys::{getxattr, kill, read_direct, stop};
+pub use crate::common::sys::Stopped;
+use crate::common::sys::{getxattr, read_direct};
 
 const READERS: usize = 64;
 /// The distance between readers, so that one's read-ahead does not fetch another's bytes.
@@ -28,35 +28,6 @@ const READ_AHEAD: usize = 8 << 20;
 /// How long other requests may take meanwhile. On an idle machine they take milliseconds; those that
 /// do wait for the shard wait until it continues.
 pub const SOON: Duration = Duration::from_secs(20);
-
-/// A stopped process. It continues when the value is dropped, and after two minutes in any case, so
-/// that it does not remain stopped if this process is killed.
-pub struct Stopped {
-    pid: i32,
-    rescue: Child,
-}
-
-impl Stopped {
-    pub fn new(pid: i32) -> Stopped {
-        let rescue = Command::new("sh")
-            .args(["-c", &format!("sleep 120; kill -CONT {pid}")])
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn()
-            .expect("run sh");
-        stop(pid);
-        Stopped { pid, rescue }
-    }
-}
-
-impl Drop for Stopped {
-    fn drop(&mut self) {
-        kill(self.pid, libc::SIGCONT);
-        let _ = self.rescue.kill();
-        let _ = self.rescue.wait();
-    }
-}
 
 /// A model of two shards, one of them on another mount.
 pub struct Model {

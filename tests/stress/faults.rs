@@ -158,35 +158,9 @@ fn truncate(source: &Path, numbers: &mut Numbers) {
         .expect("restore");
 }
 
-/// A stopped process. It continues when the value is dropped, and after a minute in any case, so that it
-/// does not remain stopped if this process is killed.
-struct Stopped(i32, std::process::Child);
-
-impl Stopped {
-    fn new(pid: i32) -> Stopped {
-        let rescue = Command::new("sh")
-            .args(["-c", &format!("sleep 60; kill -CONT {pid}")])
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn()
-            .expect("run sh");
-        sys::stop(pid);
-        Stopped(pid, rescue)
-    }
-}
-
-impl Drop for Stopped {
-    fn drop(&mut self) {
-        sys::kill(self.0, libc::SIGCONT);
-        let _ = self.1.kill();
-        let _ = self.1.wait();
-    }
-}
-
 /// Stops the mount below another. Whoever reads from elsewhere goes on.
 fn stall(below: i32, shared: &Shared, numbers: &mut Numbers) {
-    let stopped = Stopped::new(below);
+    let stopped = sys::Stopped::new(below);
     std::thread::sleep(Duration::from_millis(300 + numbers.next() % 700));
     // Readers choose among all files, so that sooner or later all of them wait for this one.
     let reads = shared.reads.load(Ordering::SeqCst);

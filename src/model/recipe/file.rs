@@ -1,11 +1,22 @@
 //! A recipe's file: keys, rules, and where everything stands in it. Nothing is known about models here.
 
+mod config;
+mod exports;
+mod models;
+mod names;
+mod parameters;
+mod reader;
+mod rule;
+
 use std::path::PathBuf;
 
 use serde_json::Value;
 
-use super::language::{Each, Node, Pattern, Template};
+use super::language::{Each, Located, Node, Pattern, Template};
 use super::mistake::{Mistake, Place};
+
+use names::Names;
+use reader::{Reader, Table};
 
 /// A recipe as its file has it.
 #[derive(Debug, Clone, PartialEq)]
@@ -148,9 +159,40 @@ pub struct Broken {
 /// All mistakes that can be seen without a model: TOML, keys, types, the language in strings, names that are not
 /// bound.
 pub fn parse(text: &str) -> Result<RecipeFile, Broken> {
-    let _ = text;
-    let (mistakes, rest) = (Vec::new(), None);
-    Err(Broken { mistakes, rest })
+    let mut reader = Reader::new(text);
+    let rest = reader.root().and_then(|root| recipe(&mut reader, &root));
+    let mut mistakes = reader.mistakes;
+    mistakes.sort_by_key(|mistake| mistake.at);
+    match rest {
+        Some(file) if mistakes.is_empty() => Ok(file),
+        rest => Err(Broken { mistakes, rest }),
+    }
+}
+
+/// What the file has; `None`: not even the model.
+fn recipe<'t>(reader: &mut Reader<'t>, root: &Table<'t>) -> Option<RecipeFile> {
+    let keys = ["model", "models", "set", "rules", "config", "exports"];
+    let are_known = reader.check_keys(root, &keys, "a recipe");
+    let model = root.get("model").map(|value| models::entry(reader, value));
+    // It may be the key that is not known.
+    if model.is_none() && are_known {
+        let what = "model is missing: the path of the model that the rules start with";
+        reader.mistakes.push(Mistake::of_line(Place(0), what));
+    }
+    let mut names = Names::default();
+    let models = models::further(reader, root, &mut names);
+    let set = parameters::all(reader, root, &mut names);
+    let rules = rule::all(reader, root, &names);
+    let config = config::changes(reader, root);
+    let exports = exports::all(reader, root, &names);
+    Some(RecipeFile {
+        model: model??,
+        models,
+        set,
+        rules,
+        config,
+        exports,
+    })
 }
 
 /// Parses the value of `--set NAME=VALUE`: a number or an expression over `config.` and parameters. Places count
@@ -159,6 +201,6 @@ pub fn parse(text: &str) -> Result<RecipeFile, Broken> {
 /// # Errors
 /// What is wrong with it.
 pub fn parse_parameter(name: &str, value: &str) -> Result<Parameter, Mistake> {
-    let _ = (name, value);
-    Err(Mistake::at(Place(0), ""))
+    let value = Located::plain(value, 0);
+    parameters::overriding(name, &value)
 }

@@ -1,11 +1,24 @@
 //! The small language in a recipe's strings: expressions, conditions, patterns and templates. Here is what
 //! they are once they are parsed.
 
+mod call;
+mod lexer;
+mod located;
+mod number;
+mod parser;
 mod pattern;
+mod pattern_text;
+mod template;
 
-use super::mistake::Place;
+use super::mistake::{Mistake, Place};
 use crate::dtype::Dtype;
 
+use parser::Parser;
+
+pub use call::FUNCTIONS;
+pub use located::Located;
+pub use parser::{MAX_LENGTH, check_name};
+#[allow(unused_imports)] // Of the rules, which follow.
 pub use pattern::Bindings;
 
 /// An expression or a condition.
@@ -194,6 +207,63 @@ pub enum Hole {
     Rest,
     /// `{e#}`: a number without leading zeros; names that differ only there are one match.
     Gather,
-    /// `{x=k|v}`: one of these.
+    /// `{x=k|v}`: one of these, the shortest first.
     OneOf(Box<[Box<str>]>),
 }
+
+/// Parses an expression.
+pub fn parse_expression(text: &Located) -> Result<Node, Mistake> {
+    parse_whole(text, false)
+}
+
+/// Parses a condition.
+pub fn parse_condition(text: &Located) -> Result<Node, Mistake> {
+    parse_whole(text, true)
+}
+
+fn parse_whole(text: &Located, is_condition: bool) -> Result<Node, Mistake> {
+    check_length(text)?;
+    let mut parser = Parser::new(text, 0, is_condition, 0)?;
+    let (node, _) = parser.any()?;
+    parser.finish()?;
+    Ok(node)
+}
+
+/// Parses `VARIABLE in a..b`.
+pub fn parse_each(text: &Located) -> Result<Each, Mistake> {
+    check_length(text)?;
+    let mut parser = Parser::new(text, 0, false, 0)?;
+    let (each, _) = parser.each(false)?;
+    parser.finish()?;
+    Ok(each)
+}
+
+/// Parses a name with holes to be filled in.
+pub fn parse_template(text: &Located) -> Result<Template, Mistake> {
+    check_length(text)?;
+    Ok(template::parse(text, 0, false)?.0)
+}
+
+/// Parses a pattern. `check` is given the name of each hole, and says why it cannot be.
+pub fn parse_pattern(
+    text: &Located,
+    check: &dyn Fn(&str) -> Result<(), String>,
+) -> Result<Pattern, Mistake> {
+    pattern_text::parse(text, check)
+}
+
+fn check_length(text: &Located) -> Result<(), Mistake> {
+    let length = text.text.chars().count();
+    if length <= MAX_LENGTH {
+        return Ok(());
+    }
+    let (length, most) = (crate::text::thousands(length as u64), MAX_LENGTH as u64);
+    let most = crate::text::thousands(most);
+    Err(text.mistake(
+        0,
+        format!("the expression has {length} characters; at most {most}"),
+    ))
+}
+
+#[cfg(test)]
+mod tests;

@@ -33,6 +33,14 @@ impl Mistake {
     }
 }
 
+/// Text in quotes for a message: at most 80 characters of it, and none that a terminal would act on.
+pub fn quoted(text: &str) -> String {
+    format!(
+        "'{}'",
+        crate::text::printable(&crate::text::elide(text, 80))
+    )
+}
+
 /// Where the lines of a recipe's text begin.
 pub struct Lines<'t> {
     text: &'t str,

@@ -1,5 +1,7 @@
 //! Matching names.
 
+mod search;
+
 use super::{Hole, Pattern, PatternPiece};
 
 /// What the holes of a pattern took of a name, in the order of [`Pattern::holes`].
@@ -26,8 +28,19 @@ impl Pattern {
     /// What the holes take of a whole name; `None`: the pattern does not match it. Each hole is as short as
     /// it can be, earlier ones first. Time is linear in the name for each piece.
     pub fn matches(&self, name: &str) -> Option<Bindings> {
-        let _ = name;
-        None
+        let mut pieces = &*self.pieces;
+        let (mut start, mut end) = (0, name.len());
+        if let [PatternPiece::Text(text), rest @ ..] = pieces {
+            start = name.starts_with(&**text).then_some(text.len())?;
+            pieces = rest;
+        }
+        if let [rest @ .., PatternPiece::Text(text)] = pieces {
+            name.ends_with(&**text).then_some(())?;
+            end = end.checked_sub(text.len()).filter(|end| start <= *end)?;
+            pieces = rest;
+        }
+        let ranges = search::search(pieces, name, start, end)?;
+        Some(Bindings { ranges })
     }
 
     /// The named holes, in order. `*` has no name and is not among them.

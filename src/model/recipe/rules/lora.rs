@@ -1,16 +1,19 @@
 //! Rules with `lora`: an adapter is added to the tensors that it is for.
 
-use super::super::adapter::{self, Change, What as Changed};
+use std::collections::HashMap;
+
+use super::super::adapter::{self, Change};
 use super::super::evaluate::{self, Value};
 use super::super::file::Rule;
 use super::super::language::Node;
-use super::super::mistake::{Mistake, Place};
+use super::super::mistake::{Mistake, Place, quoted};
 use super::super::ops::{self, Arithmetic, Made, Operand};
+use super::super::tensor::Derived;
 use super::make::kind;
+use super::mistakes::Mistakes;
 use super::scope::MatchScope;
 use super::staged::Staged;
 use super::state::What;
-use super::world::shown;
 use super::{Applied, Run};
 
 impl Run<'_> {
@@ -26,16 +29,15 @@ impl Run<'_> {
         match self.changes(at, adapter, scale) {
             Ok((model, changes)) => {
                 if changes.is_empty() && !rule.optional {
-                    let adapter = shown(adapter);
-                    let what = format!("matches nothing: adapter '{adapter}' changes no tensor");
+                    let adapter = quoted(adapter);
+                    let what = format!("matches nothing: adapter {adapter} changes no tensor");
                     self.mistakes.add(Mistake::of_line(rule.at, what));
                 }
+                let mut changed = Changed::default();
                 for change in &changes {
-                    self.change(&mut staged, rule, at, (model, adapter), change);
-                    if self.is_stopped {
-                        return;
-                    }
+                    self.change(&mut changed, at, (model, adapter), change);
                 }
+                self.stage_changed(&mut staged, rule, changed);
             }
             Err(mistakes) => {
                 staged.is_unsure = true;
@@ -49,6 +51,16 @@ impl Run<'_> {
             example: first.map(|first| (first.name.clone(), Some(first))),
         });
         self.commit(rule, staged);
+    }
+
+    /// What was changed takes its own place.
+    fn stage_changed(&mut self, staged: &mut Staged, rule: &Rule, changed: Changed) {
+        for (slot, tensor) in changed.all {
+            staged.take(slot, slot);
+            let made = tensor.map(|tensor| self.finished(staged, tensor, 0));
+            let name = self.state.slot(slot).name.clone();
+            self.stage(staged, rule, name, made.unwrap_or(What::Unknown), slot);
+        }
     }
 
     /// What the adapter changes, and its number among the models.
@@ -93,73 +105,88 @@ impl Run<'_> {
         }
     }
 
+    /// Applies one change, perhaps to what an earlier one made of the tensor.
     fn change(
         &mut self,
-        staged: &mut Staged,
-        rule: &Rule,
+        changed: &mut Changed,
         at: Place,
         (model, adapter): (usize, &str),
         change: &Change,
     ) {
+        let report = |mistakes: &mut Mistakes, why: &str| {
+            if !why.is_empty() {
+                let (adapter, module) = (quoted(adapter), quoted(&change.module));
+                let what = format!("adapter {adapter}: module {module}: {why}");
+                mistakes.add(Mistake::at(at, what));
+            }
+        };
         let Some(slot) = self.state.find(&change.weight) else {
             let why = match self.mistakes.is_full(at) {
-                true => String::from("it is not there"),
+                true => String::from("its weight is not there"),
                 false => self.world.not_there(&self.state, &change.weight),
             };
-            if !why.is_empty() {
-                let (adapter, module) = (shown(adapter), shown(&change.module));
-                let what = format!("adapter '{adapter}', module '{module}': {why}");
-                self.mistakes.add(Mistake::at(at, what));
-            }
+            return report(&mut self.mistakes, &why);
+        };
+        let tensor = changed.tensor(slot, || self.state.tensor(slot, self.world.sources));
+        let Some(before) = tensor else {
             return;
         };
-        if staged.take(slot, slot).is_some() {
-            return;
+        match self.made(model, before, &change.what) {
+            Ok(made) => *before = made,
+            Err(why) => {
+                *tensor = None;
+                report(&mut self.mistakes, &why);
+            }
         }
-        let what = match self.changed(model, slot, change) {
-            Some(Ok(tensor)) => self.finished(staged, tensor, 0),
-            Some(Err(why)) => {
-                let (adapter, module) = (shown(adapter), shown(&change.module));
-                let what = format!("adapter '{adapter}', module '{module}': {why}");
-                self.mistakes.add(Mistake::at(at, what));
-                What::Unknown
-            }
-            None => What::Unknown,
-        };
-        let name = self.state.slot(slot).name.clone();
-        self.stage(staged, rule, name, what, slot);
     }
 
-    /// The changed tensor; `None` if it is not known because of an earlier mistake.
-    fn changed(&self, model: usize, slot: u32, change: &Change) -> Option<Made> {
-        let sources = self.world.sources;
-        let weight = self.state.tensor(slot, sources)?;
+    /// A tensor after a change.
+    fn made(&self, model: usize, before: &Derived, what: &adapter::What) -> Made {
         let part = |id| {
-            let part = sources.leaf(model, id);
+            let part = self.world.sources.leaf(model, id);
             part.ok_or_else(|| "a part of the adapter cannot be read".to_string())
         };
-        Some(match &change.what {
-            Changed::Replace(id) => part(*id),
-            Changed::Add {
+        match what {
+            adapter::What::Replace(id) => part(*id),
+            adapter::What::Add {
                 a,
                 b,
                 transposed,
                 factor,
-            } => part(*a).and_then(|a| {
-                let product = ops::product(&part(*b)?, &a)?;
+            } => {
+                let product = ops::product(&part(*b)?, &part(*a)?)?;
                 let product = match transposed {
                     true => ops::permute(&product, &[1, 0])?,
                     false => product,
                 };
-                let product = Operand::Tensor(product);
-                let scaled =
-                    ops::arithmetic(Arithmetic::Multiply, Operand::Number(*factor), product)?;
-                ops::arithmetic(
-                    Arithmetic::Add,
-                    Operand::Tensor(weight),
-                    Operand::Tensor(scaled),
-                )
-            }),
-        })
+                let number = Operand::Number(*factor);
+                let scaled = Operand::Tensor(product);
+                let scaled = ops::arithmetic(Arithmetic::Multiply, number, scaled)?;
+                let (weight, scaled) = (before.clone(), Operand::Tensor(scaled));
+                ops::arithmetic(Arithmetic::Add, Operand::Tensor(weight), scaled)
+            }
+        }
+    }
+}
+
+/// Tensors that an adapter has changed so far; `None` if there was a mistake.
+#[derive(Default)]
+struct Changed {
+    all: Vec<(u32, Option<Derived>)>,
+    index: HashMap<u32, usize>,
+}
+
+impl Changed {
+    /// A tensor after the changes so far.
+    fn tensor(
+        &mut self,
+        slot: u32,
+        before: impl FnOnce() -> Option<Derived>,
+    ) -> &mut Option<Derived> {
+        let index = *self.index.entry(slot).or_insert_with(|| {
+            self.all.push((slot, before()));
+            self.all.len() - 1
+        });
+        &mut self.all[index].1
     }
 }

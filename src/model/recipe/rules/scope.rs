@@ -84,7 +84,7 @@ impl Scope for MatchScope<'_> {
     }
 
     fn it(&self, model: Option<&str>) -> Result<Derived, String> {
-        self.world.spend()?;
+        self.world.tensor_step()?;
         let (_, found) = self.found.ok_or("there is no 'it' here")?;
         match model {
             // Without a message: why nothing is known of it has been reported.
@@ -99,7 +99,7 @@ impl Scope for MatchScope<'_> {
     }
 
     fn tensor(&self, model: Option<&str>, name: &str) -> Result<Derived, String> {
-        self.world.spend()?;
+        self.world.tensor_step()?;
         match model {
             Some(model) => self.world.tensor_of(model, name),
             None => match self.state.find(name) {
@@ -130,5 +130,9 @@ impl Scope for MatchScope<'_> {
     fn gathered(&self, name: &str) -> Option<u64> {
         let (pattern, _) = self.found?;
         self.gathered?.count(pattern, name)
+    }
+
+    fn step(&self) -> Result<(), String> {
+        self.world.step()
     }
 }

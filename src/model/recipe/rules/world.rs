@@ -10,7 +10,7 @@ use super::super::super::{TensorId, float_model};
 use super::super::evaluate::Value;
 use super::super::file::{RecipeFile, Rule};
 use super::super::language::Pattern;
-use super::super::mistake::Lines;
+use super::super::mistake::{Lines, quoted};
 use super::super::nearest;
 use super::super::ops;
 use super::super::sources::{SourceModel, Sources};
@@ -26,9 +26,12 @@ const SUGGESTIONS: u32 = 30;
 /// The same for one rule, so that some are left for others.
 const SUGGESTIONS_OF_RULE: u32 = 6;
 
-/// How often all expressions together may use a tensor. Ranges within ranges could go on for hours; a million
-/// results of 16 tensors each are within.
-const MAX_USES: u64 = 1 << 24;
+/// How many steps all expressions together may take. Ranges within ranges could go on for hours; a million results
+/// of several tensors each are within. A step takes some 100 ns.
+const MAX_STEPS: u64 = 1 << 26;
+
+/// Steps that a use of a tensor counts for, because it is found by its name and described.
+const STEPS_OF_TENSOR: u64 = 7;
 
 /// Names and other text that a file determines are shown with at most this many characters.
 const MOST_SHOWN: usize = 80;
@@ -41,7 +44,7 @@ pub(super) struct World<'a> {
     pub parameters: &'a HashMap<Box<str>, Value>,
     suggestions: Cell<u32>,
     suggestions_of_rule: Cell<u32>,
-    uses: Cell<u64>,
+    steps: Cell<u64>,
     /// By model: what its float model has, once somebody asked.
     floats: Vec<OnceCell<HashMap<TensorId, bool>>>,
 }
@@ -60,7 +63,7 @@ impl<'a> World<'a> {
             parameters,
             suggestions: Cell::new(SUGGESTIONS),
             suggestions_of_rule: Cell::new(0),
-            uses: Cell::new(0),
+            steps: Cell::new(0),
             floats: sources.models.iter().map(|_| OnceCell::new()).collect(),
         }
     }
@@ -97,7 +100,7 @@ impl<'a> World<'a> {
         };
         let found = index.and_then(|i| Some((i, self.sources.models.get(i)?)));
         let (index, source) = found.ok_or_else(|| self.unknown_model(model))?;
-        let label = format!("{model}:'{}'", shown(name));
+        let label = format!("{model}:{}", quoted(name));
         let Some(id) = source.model.id(name) else {
             let names = (0..source.model.id_count()).map(|id| source.model.name(id));
             let meant = self.nearest(name, names);
@@ -113,7 +116,7 @@ impl<'a> World<'a> {
             false => tensor,
         };
         Ok(Derived {
-            label: label.into(),
+            label: format!("{model}:'{name}'").into(),
             ..tensor
         })
     }
@@ -140,7 +143,7 @@ impl<'a> World<'a> {
     pub fn unknown_model(&self, name: &str) -> String {
         let names = self.sources.models.iter().map(|m| &*m.name);
         let meant = nearest::did_you_mean(nearest::word(name, names));
-        format!("there is no model '{}'{meant}", shown(name))
+        format!("there is no model {}{meant}", quoted(name))
     }
 
     /// Another rule begins.
@@ -148,17 +151,36 @@ impl<'a> World<'a> {
         self.suggestions_of_rule.set(SUGGESTIONS_OF_RULE);
     }
 
-    /// Counts a use of a tensor.
+    /// Counts a step of an expression.
     ///
     /// # Errors
     /// There have been too many.
-    pub fn spend(&self) -> Result<(), String> {
-        let uses = self.uses.get() + 1;
-        self.uses.set(uses);
-        match uses <= MAX_USES {
+    pub fn step(&self) -> Result<(), String> {
+        self.steps(1)
+    }
+
+    /// Counts a use of a tensor.
+    ///
+    /// # Errors
+    /// As [`World::step`].
+    pub fn tensor_step(&self) -> Result<(), String> {
+        self.steps(STEPS_OF_TENSOR)
+    }
+
+    fn steps(&self, count: u64) -> Result<(), String> {
+        let steps = self.steps.get() + count;
+        self.steps.set(steps);
+        match steps <= MAX_STEPS {
             true => Ok(()),
-            false => Err(format!("the rules use tensors more than {MAX_USES} times")),
+            false => Err(format!(
+                "the expressions of all rules take more than {MAX_STEPS} steps"
+            )),
         }
+    }
+
+    /// Whether there have been too many steps.
+    pub fn is_exhausted(&self) -> bool {
+        self.steps.get() > MAX_STEPS
     }
 
     /// Whether there may be one more suggestion.
@@ -188,7 +210,6 @@ impl<'a> World<'a> {
         if state.is_unsure {
             return String::new();
         }
-        let shown_name = shown(name);
         let why = match state.gone(name) {
             Some(Gone::Taken(rule)) => format!(" any more: line {} took it", self.line(rule)),
             Some(Gone::Dropped(rule)) => format!(" any more: line {} dropped it", self.line(rule)),
@@ -197,7 +218,7 @@ impl<'a> World<'a> {
                 self.nearest(name, names)
             }),
         };
-        format!("'{shown_name}' is not there{why}")
+        format!("{} is not there{why}", quoted(name))
     }
 
     /// A name that the rules do not start with, but that the starting model has.
@@ -205,14 +226,13 @@ impl<'a> World<'a> {
         let model = &self.sources.models.first()?.model;
         let id = model.id(name)?;
         let found = model.tensor(id).is_ok();
-        found.then(|| format!("; the model has it besides: model:'{}'", shown(name)))
+        found.then(|| format!("; the model has it besides: model:{}", quoted(name)))
     }
 
     /// Why a rule matches nothing.
     pub fn matches_nothing(&self, state: &State, rule: &Rule, patterns: &[Pattern]) -> String {
         const UNLESS: &str = "optional = true if that may be";
-        let quoted = |p: &Pattern| format!("'{}'", shown(&p.text));
-        let all: Vec<String> = patterns.iter().take(4).map(quoted).collect();
+        let all: Vec<String> = patterns.iter().take(4).map(|p| quoted(&p.text)).collect();
         let all = all.join(" or ");
         let is_like = |name: &str| patterns.iter().any(|p| p.matches(name).is_some());
         let like = match &rule.condition {
@@ -229,7 +249,7 @@ impl<'a> World<'a> {
         let piece = || nearest::piece(patterns.first()?, names);
         let near = self.may_suggest().then(piece).flatten();
         let near = near.map_or(String::new(), |(wanted, near)| {
-            format!(" (nearest to '{}': '{}')", shown(&wanted), shown(&near))
+            format!(" (nearest to {}: {})", quoted(&wanted), quoted(&near))
         });
         format!("matches nothing: no name is like {all}{near}; {UNLESS}")
     }
@@ -244,7 +264,7 @@ pub(super) fn shown(text: &str) -> String {
 ///
 /// # Errors
 /// There is none, with the nearest key; or it is not a number, text or truth value.
-pub(super) fn configured(config: &Configuration, keys: &[Box<str>]) -> Result<Value, String> {
+pub fn configured(config: &Configuration, keys: &[Box<str>]) -> Result<Value, String> {
     let path = keys.join(".");
     let path = shown(&path);
     if config.config.is_none() {
