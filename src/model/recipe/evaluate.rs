@@ -185,7 +185,9 @@ impl<'a> Evaluator<'a> {
                 let names = self.scope.names();
                 let nearest = nearest::word(name, names.iter().map(String::as_str));
                 let meant = nearest::did_you_mean(nearest);
-                Err(format!("'{name}' is not a hole, a parameter or a loop variable here{meant}"))
+                Err(format!(
+                    "'{name}' is not a hole, a parameter or a loop variable here{meant}"
+                ))
             }
         }
     }

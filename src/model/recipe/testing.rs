@@ -13,7 +13,12 @@ use crate::model::{Model, ModelOptions};
 use crate::view::{SharedView, View};
 
 /// A row of a view.
-pub(crate) fn row(name: &str, dtype: impl Into<ElementType>, shape: &[u64], view: SharedView) -> Row {
+pub(crate) fn row(
+    name: &str,
+    dtype: impl Into<ElementType>,
+    shape: &[u64],
+    view: SharedView,
+) -> Row {
     let bytes = RowBytes::View {
         view,
         files: [0].into(),
@@ -58,7 +63,10 @@ pub(crate) fn push(all: &mut Sources, name: &str, model: Model) {
     let last = all.models.last();
     let (first_id, first_file) = last.map_or((0, 0), |last| {
         let files = last.model.catalog.files.len() as u32;
-        (last.first_id + last.model.id_count(), last.first_file + files)
+        (
+            last.first_id + last.model.id_count(),
+            last.first_file + files,
+        )
     });
     all.models.push(SourceModel {
         name: name.into(),
@@ -95,7 +103,10 @@ impl Counted {
 
     /// Reads and bytes since it was asked last.
     pub fn count(&self) -> (u64, u64) {
-        (self.reads.swap(0, Ordering::Relaxed), self.bytes.swap(0, Ordering::Relaxed))
+        (
+            self.reads.swap(0, Ordering::Relaxed),
+            self.bytes.swap(0, Ordering::Relaxed),
+        )
     }
 }
 
@@ -110,7 +121,11 @@ impl View for Counted {
         self.bytes.fetch_add(buf.len() as u64, Ordering::Relaxed);
         // Small numbers in every float type.
         for (at, byte) in (offset..).zip(buf) {
-            *byte = if at % 2 == 1 { 0x3d } else { (at / 2 % 251) as u8 };
+            *byte = if at % 2 == 1 {
+                0x3d
+            } else {
+                (at / 2 % 251) as u8
+            };
         }
         Ok(())
     }

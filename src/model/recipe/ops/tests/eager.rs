@@ -49,12 +49,13 @@ impl Eager {
         let (per, size) = packed(&dtype);
         let unpack = |unit: &[u8]| -> Vec<Vec<u8>> {
             match &dtype {
-                ElementType::Block(_) => {
-                    (0..per).map(|i| [unit, &[i as u8]].concat()).collect()
-                }
+                ElementType::Block(_) => (0..per).map(|i| [unit, &[i as u8]].concat()).collect(),
                 _ if per == 1 => vec![unit.to_vec()],
                 _ => {
-                    let bits = unit.iter().rev().fold(0u32, |all, &b| all << 8 | u32::from(b));
+                    let bits = unit
+                        .iter()
+                        .rev()
+                        .fold(0u32, |all, &b| all << 8 | u32::from(b));
                     let width = 8 * size / per;
                     let code = |i| (bits >> (i * width)) as u8 & ((1 << width) - 1);
                     (0..per).map(|i| vec![code(i)]).collect()
@@ -62,7 +63,11 @@ impl Eager {
             }
         };
         let elements = bytes.chunks(size).flat_map(unpack).collect();
-        Eager { dtype, shape, elements }
+        Eager {
+            dtype,
+            shape,
+            elements,
+        }
     }
 
     pub fn of_values(shape: &[usize], values: &[f32]) -> Eager {
@@ -84,7 +89,8 @@ impl Eager {
             match &self.dtype {
                 ElementType::Block(_) => {
                     let block = &unit[0][..size];
-                    let is_whole = |(i, e): (usize, &Vec<u8>)| e[..size] == *block && e[size] == i as u8;
+                    let is_whole =
+                        |(i, e): (usize, &Vec<u8>)| e[..size] == *block && e[size] == i as u8;
                     if !unit.iter().enumerate().all(is_whole) {
                         return None;
                     }
@@ -141,7 +147,9 @@ impl Eager {
         let shape = axes.iter().map(|&axis| self.shape[axis]).collect();
         self.taken(shape, |index| {
             let mut from = vec![0; axes.len()];
-            axes.iter().zip(index).for_each(|(&axis, &i)| from[axis] = i);
+            axes.iter()
+                .zip(index)
+                .for_each(|(&axis, &i)| from[axis] = i);
             from
         })
     }
@@ -225,7 +233,13 @@ impl Eager {
             (1, n) if n != 1 => &b.shape,
             _ => &a.shape,
         };
-        let at = |values: &[f32], i: usize| if values.len() == 1 { values[0] } else { values[i] };
+        let at = |values: &[f32], i: usize| {
+            if values.len() == 1 {
+                values[0]
+            } else {
+                values[i]
+            }
+        };
         let one = |i| {
             let (a, b) = (at(&left, i), at(&right, i));
             match op {
@@ -281,14 +295,19 @@ impl Codes {
         let end = values.len();
         values.push(2.0 * values[end - 1] - values[end - 2]);
         let sign = 1 << (8 * bytes - 1);
-        Codes { bytes, sign, values }
+        Codes {
+            bytes,
+            sign,
+            values,
+        }
     }
 
     fn nearest(&self, v: f32) -> Vec<u8> {
         let size = f64::from(v.abs());
         let above = self.values.partition_point(|&known| known < size);
         let code = match above {
-            _ if v.is_nan() => self.values.len() - 1,
+            // All bits set.
+            _ if v.is_nan() => self.sign as usize - 1,
             0 => 0,
             above if above == self.values.len() => above - 1,
             above => {
