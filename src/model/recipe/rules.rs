@@ -23,7 +23,8 @@ mod state;
 mod tests;
 mod world;
 
-pub use parameters::{Given, parameters};
+pub use parameters::{Given, known_parameters, parameters, unknown_parameter};
+pub use world::configured;
 
 use mistakes::Mistakes;
 use state::{Gone, State};
@@ -129,7 +130,10 @@ impl Run<'_> {
         let kept = self.matching(rule, patterns);
         self.note(number, kept.iter().map(|found| found.slot), true);
         if kept.is_empty() {
-            return self.matches_nothing(rule, patterns);
+            self.matches_nothing(rule, patterns);
+            if !rule.optional {
+                return;
+            }
         }
         let kept: HashSet<u32> = kept.iter().map(|found| found.slot).collect();
         let live = self.state.live().map(|(index, _)| index);

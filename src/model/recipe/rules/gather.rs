@@ -4,10 +4,9 @@ use std::collections::HashMap;
 
 use super::super::file::Make;
 use super::super::language::{Call, Function, Hole, Kind, Node, Pattern, Subscript, TemplatePiece};
-use super::super::mistake::Mistake;
+use super::super::mistake::{Mistake, quoted};
 use super::matching::Found;
 use super::state::State;
-use super::world::shown;
 use super::{MAX_RANGE, Run};
 
 /// One match of a rule.
@@ -134,31 +133,13 @@ fn one(
     let counts: Vec<u64> = (0..holes.len())
         .map(|k| highest(k).unwrap_or(0).saturating_add(1))
         .collect();
-    let mut expected = vec![0; counts.len()];
-    for (numbers, found) in &group {
-        if *numbers != expected {
-            return Err(gap(state, pattern, holes, &expected, found, group.last()));
-        }
-        // The next numbers, the last hole's first.
-        for (number, count) in expected.iter_mut().zip(&counts).rev() {
-            *number += 1;
-            if *number < *count {
-                break;
-            }
-            *number = 0;
-        }
-    }
-    if expected.iter().any(|n| *n != 0) {
-        let Some((_, found)) = group.last() else {
-            return Ok(None);
-        };
-        return Err(gap(state, pattern, holes, &expected, found, group.last()));
+    if let Some((missing, like)) = first_gap(&group, &counts) {
+        return Err(gap(state, pattern, holes, &missing, like, group.last()));
     }
     if group.len() as u64 > MAX_RANGE {
-        let len = group.len();
+        let (pattern, len) = (quoted(&pattern.text), group.len());
         return Err(format!(
-            "'{}' gathers {len} tensors, at most {MAX_RANGE} can be",
-            shown(&pattern.text)
+            "{pattern} gathers {len} tensors, at most {MAX_RANGE} are possible"
         ));
     }
     let mut all = group.into_iter().map(|(_, found)| found);
@@ -170,6 +151,26 @@ fn one(
             counts: holes.iter().copied().zip(counts).collect(),
         }),
     }))
+}
+
+/// The first numbers that are not there, though each hole goes on to its count; and a name like the missing one.
+fn first_gap<'g>(group: &'g [(Vec<u64>, Found)], counts: &[u64]) -> Option<(Vec<u64>, &'g Found)> {
+    let mut expected = vec![0; counts.len()];
+    for (numbers, found) in group {
+        if *numbers != expected {
+            return Some((expected, found));
+        }
+        // The next numbers, the last hole's first.
+        for (number, count) in expected.iter_mut().zip(counts).rev() {
+            *number += 1;
+            if *number < *count {
+                break;
+            }
+            *number = 0;
+        }
+    }
+    let (_, last) = group.last()?;
+    expected.iter().any(|n| *n != 0).then_some((expected, last))
 }
 
 /// That the tensor with these numbers is not there, but others are.
@@ -195,10 +196,10 @@ fn gap(
     wanted.push_str(name.get(end..).unwrap_or_default());
     let last = last.map_or(name, |(_, found)| &*state.slot(found.slot).name);
     format!(
-        "gap in the numbers of '{}': '{}' is not there, but '{}' is; they must run from 0",
-        shown(&pattern.text),
-        shown(&wanted),
-        shown(last)
+        "gap in the numbers of {}: {} is not there, but {} is; they must run from 0",
+        quoted(&pattern.text),
+        quoted(&wanted),
+        quoted(last)
     )
 }
 

@@ -6,7 +6,7 @@ use super::super::adapter::{self, Change};
 use super::super::evaluate::{self, Value};
 use super::super::file::Rule;
 use super::super::language::Node;
-use super::super::mistake::{Mistake, Place};
+use super::super::mistake::{Mistake, Place, quoted};
 use super::super::ops::{self, Arithmetic, Made, Operand};
 use super::super::tensor::Derived;
 use super::make::kind;
@@ -14,7 +14,6 @@ use super::mistakes::Mistakes;
 use super::scope::MatchScope;
 use super::staged::Staged;
 use super::state::What;
-use super::world::shown;
 use super::{Applied, Run};
 
 impl Run<'_> {
@@ -30,23 +29,15 @@ impl Run<'_> {
         match self.changes(at, adapter, scale) {
             Ok((model, changes)) => {
                 if changes.is_empty() && !rule.optional {
-                    let adapter = shown(adapter);
-                    let what = format!("matches nothing: adapter '{adapter}' changes no tensor");
+                    let adapter = quoted(adapter);
+                    let what = format!("matches nothing: adapter {adapter} changes no tensor");
                     self.mistakes.add(Mistake::of_line(rule.at, what));
                 }
                 let mut changed = Changed::default();
                 for change in &changes {
                     self.change(&mut changed, at, (model, adapter), change);
                 }
-                for (slot, tensor) in changed.all {
-                    staged.take(slot, slot);
-                    let made = tensor.map(|tensor| self.finished(&staged, tensor, 0));
-                    let name = self.state.slot(slot).name.clone();
-                    self.stage(&mut staged, rule, name, made.unwrap_or(What::Unknown), slot);
-                    if self.is_stopped {
-                        return;
-                    }
-                }
+                self.stage_changed(&mut staged, rule, changed);
             }
             Err(mistakes) => {
                 staged.is_unsure = true;
@@ -60,6 +51,16 @@ impl Run<'_> {
             example: first.map(|first| (first.name.clone(), Some(first))),
         });
         self.commit(rule, staged);
+    }
+
+    /// What was changed takes its own place.
+    fn stage_changed(&mut self, staged: &mut Staged, rule: &Rule, changed: Changed) {
+        for (slot, tensor) in changed.all {
+            staged.take(slot, slot);
+            let made = tensor.map(|tensor| self.finished(staged, tensor, 0));
+            let name = self.state.slot(slot).name.clone();
+            self.stage(staged, rule, name, made.unwrap_or(What::Unknown), slot);
+        }
     }
 
     /// What the adapter changes, and its number among the models.
@@ -114,8 +115,8 @@ impl Run<'_> {
     ) {
         let report = |mistakes: &mut Mistakes, why: &str| {
             if !why.is_empty() {
-                let (adapter, module) = (shown(adapter), shown(&change.module));
-                let what = format!("adapter '{adapter}': module '{module}': {why}");
+                let (adapter, module) = (quoted(adapter), quoted(&change.module));
+                let what = format!("adapter {adapter}: module {module}: {why}");
                 mistakes.add(Mistake::at(at, what));
             }
         };

@@ -6,13 +6,12 @@ use std::sync::Arc;
 use super::super::evaluate::{self, Value};
 use super::super::file::{Make, Rule, RuleResult};
 use super::super::language::{Node, Pattern};
-use super::super::mistake::{Mistake, Place};
+use super::super::mistake::{Mistake, Place, quoted};
 use super::super::tensor::Derived;
 use super::gather::Match;
 use super::scope::MatchScope;
 use super::staged::Staged;
 use super::state::What;
-use super::world::shown;
 use super::{Applied, MAX_RANGE, MAX_RESULTS, Run};
 
 /// The most bytes that the name of a result may have. Templates can double a name, and rules can do so again.
@@ -112,7 +111,7 @@ impl Run<'_> {
     /// Reports a name that is not there. What was meant is looked for only if it will be shown.
     pub(super) fn not_there(&mut self, at: Place, name: &str) {
         let what = match self.mistakes.is_full(at) {
-            true => format!("'{}' is not there", shown(name)),
+            true => format!("{} is not there", quoted(name)),
             false => self.world.not_there(&self.state, name),
         };
         self.mistakes.add(Mistake::at(at, what));
@@ -123,9 +122,9 @@ impl Run<'_> {
         let Some(other) = staged.take(slot, by) else {
             return;
         };
-        let name = |slot: u32| shown(&self.state.slot(slot).name);
+        let name = |slot| self.quoted_slot(slot);
         let what = format!(
-            "'{}' is taken by two matches, '{}' and '{}'",
+            "{} is taken by two matches, {} and {}",
             name(slot),
             name(other),
             name(by)
@@ -290,27 +289,26 @@ impl Run<'_> {
     /// That a name is there already.
     fn conflict(&self, rule: usize, there: u32, from: u32) -> String {
         let slot = self.state.slot(there);
-        let name = shown(&slot.name);
-        let of = |slot: u32| shown(&self.state.slot(slot).name);
-        match slot.made_by {
-            Some((by, first)) if by == rule && first == from => {
-                format!("makes '{name}' twice, of '{}'", of(from))
+        let name = quoted(&slot.name);
+        let Some((by, first)) = slot.made_by else {
+            return format!(
+                "makes {name}, which the model has already; drop it above, or take it, too"
+            );
+        };
+        let line = self.world.line(by);
+        let twice = match (by == rule, first == from) {
+            (false, _) => String::new(),
+            (true, true) => format!(", from {} both times", self.quoted_slot(from)),
+            (true, false) => {
+                let [first, from] = [first, from].map(|slot| self.quoted_slot(slot));
+                format!(", from {first} and now from {from}")
             }
-            Some((by, first)) if by == rule => {
-                format!(
-                    "makes '{name}' twice, of '{}' and of '{}'",
-                    of(first),
-                    of(from)
-                )
-            }
-            Some((by, _)) => {
-                let line = self.world.line(by);
-                format!("makes '{name}', which line {line} made already")
-            }
-            None => {
-                format!("makes '{name}', which the model has already; drop it above, or take it")
-            }
-        }
+        };
+        format!("makes {name}, which line {line} made already{twice}")
+    }
+
+    fn quoted_slot(&self, slot: u32) -> String {
+        quoted(&self.state.slot(slot).name)
     }
 }
 
@@ -329,9 +327,8 @@ fn checked_name(at: Place, name: String) -> Result<String, Mistake> {
     match name.len() <= MAX_NAME {
         true => Ok(name),
         false => {
-            let (len, name) = (name.len(), shown(&name));
-            let what =
-                format!("the name '{name}' has {len} bytes, at most {MAX_NAME} are possible");
+            let (len, name) = (name.len(), quoted(&name));
+            let what = format!("the name {name} has {len} bytes, at most {MAX_NAME} are possible");
             Err(Mistake::at(at, what))
         }
     }
@@ -351,7 +348,7 @@ pub(super) fn kind(value: &Value) -> String {
     match value {
         Value::Integer(number) => format!("the number {number}"),
         Value::Real(number) => format!("the number {number}"),
-        Value::Text(text) => format!("the text '{}'", shown(text)),
+        Value::Text(text) => format!("the text {}", quoted(text)),
         Value::Bool(truth) => format!("{truth}"),
         Value::Tensor(tensor) => format!("the tensor {}", tensor.label),
     }

@@ -1,17 +1,21 @@
 //! Parameters: numbers, or expressions over the configuration and the parameters above them.
 
+use std::cell::Cell;
 use std::collections::HashMap;
 
 use super::super::evaluate::{self, Scope, Value};
 use super::super::file::{self, Parameter};
-use super::super::mistake::Mistake;
+use super::super::mistake::{Mistake, Place};
 use super::super::nearest;
 use super::super::tensor::Derived;
 use super::world::{configured, shown};
 use crate::catalog::Configuration;
 
+/// How many steps the expressions of all parameters may take: ranges within ranges could go on for hours.
+const MAX_STEPS: u32 = 1 << 20;
+
 /// A value that was given on the command line or in the entry of a model: NAME and VALUE of `--set NAME=VALUE`.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Given {
     /// The parameter.
     pub name: String,
@@ -36,17 +40,38 @@ pub fn parameters(
         .iter()
         .filter(|g| set.iter().all(|p| *p.name != g.name))
     {
-        let at = set
-            .first()
-            .map_or(super::super::mistake::Place(0), |p| p.at);
+        let at = set.first().map_or(Place(0), |p| p.at);
         mistakes.push(Mistake::at(at, unknown_parameter(set, &unknown.name)));
     }
+    let (values, found) = evaluated(set, given, config);
+    mistakes.extend(found);
+    match mistakes.is_empty() && values.len() == set.len() {
+        true => Ok(values),
+        false => Err(mistakes),
+    }
+}
+
+/// The values of those parameters that do not need the configuration.
+pub fn known_parameters(set: &[Parameter], given: &[Given]) -> HashMap<Box<str>, Value> {
+    evaluated(set, given, None).0
+}
+
+/// The values that there are, and what is wrong with the others.
+fn evaluated(
+    set: &[Parameter],
+    given: &[Given],
+    config: Option<&Configuration>,
+) -> (HashMap<Box<str>, Value>, Vec<Mistake>) {
+    let mut mistakes = Vec::new();
     let mut scope = ParameterScope {
         values: HashMap::new(),
         unknown: Vec::new(),
+        used_unknown: Cell::new(false),
+        steps: Cell::new(0),
         config,
     };
     for parameter in set {
+        scope.used_unknown.set(false);
         // Of several values for one name the last one counts, as with other options.
         let given = given.iter().rev().find(|g| *parameter.name == g.name);
         let value = match given {
@@ -59,14 +84,13 @@ pub fn parameters(
             }
             Err(mistake) => {
                 scope.unknown.push(&parameter.name);
-                mistakes.extend((!mistake.what.is_empty()).then_some(mistake));
+                // What is wrong with one above is not listed again.
+                let is_new = !mistake.what.is_empty() && !scope.used_unknown.get();
+                mistakes.extend(is_new.then_some(mistake));
             }
         }
     }
-    match mistakes.is_empty() && scope.unknown.is_empty() {
-        true => Ok(scope.values),
-        false => Err(mistakes),
-    }
+    (scope.values, mistakes)
 }
 
 /// `--set NAME=…` of a recipe without that parameter.
@@ -121,11 +145,17 @@ struct ParameterScope<'a> {
     values: HashMap<Box<str>, Value>,
     /// Those above that have no value because of a mistake.
     unknown: Vec<&'a str>,
+    /// Whether the expression at hand uses one of those.
+    used_unknown: Cell<bool>,
+    steps: Cell<u32>,
     config: Option<&'a Configuration>,
 }
 
 impl Scope for ParameterScope<'_> {
     fn name(&self, name: &str) -> Option<Value> {
+        if self.unknown.contains(&name) {
+            self.used_unknown.set(true);
+        }
         self.values.get(name).cloned()
     }
 
@@ -150,5 +180,15 @@ impl Scope for ParameterScope<'_> {
 
     fn gathered(&self, _name: &str) -> Option<u64> {
         None
+    }
+
+    fn step(&self) -> Result<(), String> {
+        self.steps.set(self.steps.get().saturating_add(1));
+        match self.steps.get() <= MAX_STEPS {
+            true => Ok(()),
+            false => Err(format!(
+                "all parameters together take more than {MAX_STEPS} steps"
+            )),
+        }
     }
 }

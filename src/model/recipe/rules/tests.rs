@@ -13,6 +13,7 @@ use super::{Given, Results, apply, parameters};
 use crate::dtype::Dtype;
 use crate::quant::testing::{Stored, TestModel, stored};
 
+mod adapters;
 mod errors;
 mod gathering;
 mod limits;
@@ -33,7 +34,7 @@ fn matrices(names: &[&str]) -> Vec<Stored> {
 /// Models and a recipe.
 struct Case {
     sources: Sources,
-    _dirs: Vec<TestModel>,
+    dirs: Vec<tempfile::TempDir>,
     given: Vec<Given>,
 }
 
@@ -45,7 +46,7 @@ impl Case {
     fn with_config(tensors: &[Stored], config: Json) -> Case {
         let case = Case {
             sources: Sources { models: Vec::new() },
-            _dirs: Vec::new(),
+            dirs: Vec::new(),
             given: Vec::new(),
         };
         case.and("model", tensors, config)
@@ -56,8 +57,12 @@ impl Case {
     }
 
     /// With one more model.
-    fn and(mut self, name: &str, tensors: &[Stored], config: Json) -> Case {
-        let TestModel { catalog, _dir } = TestModel::safetensors(tensors, config);
+    fn and(self, name: &str, tensors: &[Stored], config: Json) -> Case {
+        self.and_model(name, TestModel::safetensors(tensors, config))
+    }
+
+    fn and_model(mut self, name: &str, model: TestModel) -> Case {
+        let TestModel { catalog, _dir } = model;
         let last = self.sources.models.last();
         let first_id = last.map_or(0, |m| m.first_id + m.model.id_count());
         let first_file = last.map_or(0, |m| m.first_file + m.model.catalog.files.len() as u32);
@@ -68,6 +73,7 @@ impl Case {
             first_id,
             first_file,
         });
+        self.dirs.push(_dir);
         self
     }
 

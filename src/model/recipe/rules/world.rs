@@ -10,7 +10,7 @@ use super::super::super::{TensorId, float_model};
 use super::super::evaluate::Value;
 use super::super::file::{RecipeFile, Rule};
 use super::super::language::Pattern;
-use super::super::mistake::Lines;
+use super::super::mistake::{Lines, quoted};
 use super::super::nearest;
 use super::super::ops;
 use super::super::sources::{SourceModel, Sources};
@@ -100,7 +100,7 @@ impl<'a> World<'a> {
         };
         let found = index.and_then(|i| Some((i, self.sources.models.get(i)?)));
         let (index, source) = found.ok_or_else(|| self.unknown_model(model))?;
-        let label = format!("{model}:'{}'", shown(name));
+        let label = format!("{model}:{}", quoted(name));
         let Some(id) = source.model.id(name) else {
             let names = (0..source.model.id_count()).map(|id| source.model.name(id));
             let meant = self.nearest(name, names);
@@ -116,7 +116,7 @@ impl<'a> World<'a> {
             false => tensor,
         };
         Ok(Derived {
-            label: label.into(),
+            label: format!("{model}:'{name}'").into(),
             ..tensor
         })
     }
@@ -143,7 +143,7 @@ impl<'a> World<'a> {
     pub fn unknown_model(&self, name: &str) -> String {
         let names = self.sources.models.iter().map(|m| &*m.name);
         let meant = nearest::did_you_mean(nearest::word(name, names));
-        format!("there is no model '{}'{meant}", shown(name))
+        format!("there is no model {}{meant}", quoted(name))
     }
 
     /// Another rule begins.
@@ -210,7 +210,6 @@ impl<'a> World<'a> {
         if state.is_unsure {
             return String::new();
         }
-        let shown_name = shown(name);
         let why = match state.gone(name) {
             Some(Gone::Taken(rule)) => format!(" any more: line {} took it", self.line(rule)),
             Some(Gone::Dropped(rule)) => format!(" any more: line {} dropped it", self.line(rule)),
@@ -219,7 +218,7 @@ impl<'a> World<'a> {
                 self.nearest(name, names)
             }),
         };
-        format!("'{shown_name}' is not there{why}")
+        format!("{} is not there{why}", quoted(name))
     }
 
     /// A name that the rules do not start with, but that the starting model has.
@@ -227,14 +226,13 @@ impl<'a> World<'a> {
         let model = &self.sources.models.first()?.model;
         let id = model.id(name)?;
         let found = model.tensor(id).is_ok();
-        found.then(|| format!("; the model has it besides: model:'{}'", shown(name)))
+        found.then(|| format!("; the model has it besides: model:{}", quoted(name)))
     }
 
     /// Why a rule matches nothing.
     pub fn matches_nothing(&self, state: &State, rule: &Rule, patterns: &[Pattern]) -> String {
         const UNLESS: &str = "optional = true if that may be";
-        let quoted = |p: &Pattern| format!("'{}'", shown(&p.text));
-        let all: Vec<String> = patterns.iter().take(4).map(quoted).collect();
+        let all: Vec<String> = patterns.iter().take(4).map(|p| quoted(&p.text)).collect();
         let all = all.join(" or ");
         let is_like = |name: &str| patterns.iter().any(|p| p.matches(name).is_some());
         let like = match &rule.condition {
@@ -251,7 +249,7 @@ impl<'a> World<'a> {
         let piece = || nearest::piece(patterns.first()?, names);
         let near = self.may_suggest().then(piece).flatten();
         let near = near.map_or(String::new(), |(wanted, near)| {
-            format!(" (nearest to '{}': '{}')", shown(&wanted), shown(&near))
+            format!(" (nearest to {}: {})", quoted(&wanted), quoted(&near))
         });
         format!("matches nothing: no name is like {all}{near}; {UNLESS}")
     }
@@ -266,7 +264,7 @@ pub(super) fn shown(text: &str) -> String {
 ///
 /// # Errors
 /// There is none, with the nearest key; or it is not a number, text or truth value.
-pub(super) fn configured(config: &Configuration, keys: &[Box<str>]) -> Result<Value, String> {
+pub fn configured(config: &Configuration, keys: &[Box<str>]) -> Result<Value, String> {
     let path = keys.join(".");
     let path = shown(&path);
     if config.config.is_none() {

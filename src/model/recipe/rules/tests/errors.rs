@@ -18,7 +18,7 @@ fn a_missing_tensor_and_what_was_meant() {
             &case,
             r#"rules = [{ on = "lm_head.weight", is = "concat(it, 'model.layers.0.self_attn.kproj.weight')" }]"#
         ),
-        "r.toml:2:51: 'model.layers.0.self_attn.kproj.weight' is not there; did you mean 'model.layers.0.self_attn.k_proj.weight'?"
+        "r.toml:2:52: 'model.layers.0.self_attn.kproj.weight' is not there; did you mean 'model.layers.0.self_attn.k_proj.weight'?"
     );
     // Of a further pattern.
     assert_eq!(
@@ -96,14 +96,14 @@ fn names_that_are_made_twice() {
     );
     assert_eq!(
         one(&case, r#"rules = [{ on = "{x=y|z}.weight", to = "new" }]"#),
-        "r.toml:2: makes 'new' twice, of 'y.weight' and of 'z.weight'"
+        "r.toml:2: makes 'new', which line 2 made already, from 'y.weight' and now from 'z.weight'"
     );
     assert_eq!(
         one(
             &case,
             r#"rules = [{ on = "y.weight", for = "r in 0..2", to = "new" }]"#
         ),
-        "r.toml:2: makes 'new' twice, of 'y.weight'"
+        "r.toml:2: makes 'new', which line 2 made already, from 'y.weight' both times"
     );
     // In place of itself, and of what was taken, is no conflict.
     assert_eq!(
@@ -120,7 +120,7 @@ fn a_tensor_that_two_matches_take() {
             &case,
             r#"rules = [{ on = ["{p}.{x=a|b}", "{p}.shared"], to = "{p}.{x}2" }]"#
         ),
-        "r.toml:2:33: 'p.shared' is taken by two matches, 'p.a' and 'p.b'"
+        "r.toml:2:34: 'p.shared' is taken by two matches, 'p.a' and 'p.b'"
     );
     // It may be used by two, if nobody takes it.
     assert_eq!(
@@ -146,7 +146,7 @@ fn consequences_are_not_listed() {
         .iter()
         .map(|line| line.split(": ").next().unwrap().to_string())
         .collect::<Vec<_>>(),
-        ["r.toml:3:18", "r.toml:4:40", "r.toml:7:18"]
+        ["r.toml:3:22", "r.toml:4:40", "r.toml:7:22"]
     );
 }
 

@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use super::*;
 
-/// A model of 94,000 tensors: 94 layers of 128 experts.
+/// A model of 94,000 tensors: 94 layers of 332 experts.
 fn large() -> Case {
     let mut names = Vec::new();
     for layer in 0..94 {
@@ -20,21 +20,15 @@ fn large() -> Case {
         .iter()
         .map(|name| (&**name, Dtype::F32, &[4, 8][..]))
         .collect();
-    let TestModel { catalog, _dir } = TestModel::sparse(&tensors, json!({"model_type": "x"}));
-    let sources = Sources {
-        models: vec![SourceModel {
-            name: "model".into(),
-            model: Arc::new(Model::new(catalog, ModelOptions::default())),
-            floats: false,
-            first_id: 0,
-            first_file: 0,
-        }],
-    };
-    Case {
-        sources,
-        _dirs: Vec::new(),
+    let empty = Case {
+        sources: Sources { models: Vec::new() },
+        dirs: Vec::new(),
         given: Vec::new(),
-    }
+    };
+    empty.and_model(
+        "model",
+        TestModel::sparse(&tensors, json!({"model_type": "x"})),
+    )
 }
 
 #[test]
