@@ -2,13 +2,22 @@
 //! many bytes, measured in the same round; and 4 KiB at random, with the bytes of the sources that it takes. The
 //! time is the thread's own, so that a busy machine distorts it less.
 //!
-//! `cargo bench --bench recipes [-- NAME…]`; a view is a line of [`CASES`]. The casts of quantized layers are in the bench
-//! `dequant`, beside their `f32`.
+//! Then `bf16` and `f32` of quantized layers through a mount, counted in values. (The bench `dequant` has both of every
+//! format, without a mount.)
+//!
+//! `cargo bench --bench recipes [-- NAME…]`; a view is a line of [`CASES`], a layer one of [`LAYERS`].
 
+use std::fs::OpenOptions;
+use std::io::Read;
 use std::ops::Range;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
+use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
+
+use safetensors::tensor::{Dtype as D, TensorView, serialize_to_file};
 
 use stfs::catalog::{Extent, LocalFile};
 use stfs::dtype::Dtype;
@@ -52,6 +61,17 @@ const CASES: &[Case] = &[
     ("LoRA of rank 16, as BF16",      |s| Narrow::view(s.adapted(16), Dtype::BF16).expect("casts")),
     ("LoRA of rank 64, as BF16",      |s| Narrow::view(s.adapted(64), Dtype::BF16).expect("casts")),
     ("LoRA of rank 256, as BF16",     |s| Narrow::view(s.adapted(256), Dtype::BF16).expect("casts")),
+];
+
+/// A tensor of a layer: its name behind the layer's, dtype, shape, and the byte that fills it.
+type Part = (&'static str, D, [usize; 2], u8);
+
+/// A layer of [`SIZE`] outputs and inputs, by name.
+#[rustfmt::skip]
+const LAYERS: &[(&str, &[Part])] = &[
+    ("gptq", &[("qweight", D::I32, [512, 4096], 0x5A), ("qzeros", D::I32, [32, 512], 0x77), ("scales", D::F16, [32, 4096], 0x2C)]),
+    ("fp8", &[("weight", D::F8_E4M3, [4096, 4096], 0x35), ("weight_scale", D::F32, [4096, 1], 0x3C)]),
+    ("packed", &[("weight_packed", D::I32, [4096, 512], 0x5A), ("weight_scale", D::F16, [4096, 32], 0x2C)]),
 ];
 
 /// Counts what is read.
@@ -226,6 +246,68 @@ fn measure((name, make): &Case, sources: &Sources<'_>, memory: &[u8]) {
     );
 }
 
+/// Values in a second of one reading of a file that the kernel keeps nothing of.
+fn through_mount(file: &Path, width: usize) -> f64 {
+    let mut open = OpenOptions::new();
+    let mut file = open
+        .read(true)
+        .custom_flags(libc::O_DIRECT)
+        .open(file)
+        .expect("opens");
+    // Aligned to a page, as O_DIRECT requires.
+    let mut memory = vec![0u8; MIB as usize + 4096];
+    let skip = memory.as_ptr().align_offset(4096);
+    let buf = &mut memory[skip..][..MIB as usize];
+    let (start, mut total) = (Instant::now(), 0);
+    while let n @ 1.. = file.read(buf).expect("reads") {
+        total += n;
+    }
+    total as f64 / width as f64 / start.elapsed().as_secs_f64()
+}
+
+/// Mounts a model of some layers, and reads their casts.
+fn layers(dir: &Path, chosen: &[&(&str, &[Part])]) {
+    let tensors: Vec<(String, D, [usize; 2], Vec<u8>)> = chosen
+        .iter()
+        .flat_map(|(layer, parts)| {
+            parts.iter().map(move |(name, dtype, shape, byte)| {
+                let len = shape[0] * shape[1] * dtype.bitsize() / 8;
+                (format!("{layer}.{name}"), *dtype, *shape, vec![*byte; len])
+            })
+        })
+        .collect();
+    let views = tensors.iter().map(|(name, dtype, shape, bytes)| {
+        let view = TensorView::new(*dtype, shape.to_vec(), bytes);
+        (name, view.expect("shape and bytes agree"))
+    });
+    let (model, mountpoint) = (dir.join("model"), dir.join("mnt"));
+    std::fs::create_dir(&model).expect("a directory");
+    serialize_to_file(views, None, &model.join("model.safetensors")).expect("writes");
+    let stfs = |args: &[&std::ffi::OsStr]| {
+        let done = Command::new(env!("CARGO_BIN_EXE_stfs")).args(args).status();
+        assert!(done.expect("stfs runs").success(), "stfs {args:?}");
+    };
+    stfs(&["mount".as_ref(), model.as_ref(), mountpoint.as_ref()]);
+    println!(
+        "\n{:<30}{:>16}{:>16}{:>10}",
+        "through a mount", "f32", "bf16", "ratio"
+    );
+    for (layer, _) in chosen {
+        let at = |view: &str| mountpoint.join(format!("tensors/{layer}.weight/{view}"));
+        let (mut wide, mut narrow, mut ratio) = (vec![], vec![], vec![]);
+        for _ in 0..ROUNDS {
+            let of_f32 = through_mount(&at("f32"), 4);
+            let of_bf16 = through_mount(&at("bf16"), 2);
+            wide.push(of_f32 / 1e9);
+            narrow.push(of_bf16 / 1e9);
+            ratio.push(of_bf16 / of_f32);
+        }
+        let [wide, narrow, ratio] = [wide, narrow, ratio].map(|mut all| median(&mut all));
+        println!("{layer:<30}{wide:>8.2} G val/s{narrow:>8.2} G val/s{ratio:>10.2}");
+    }
+    stfs(&["umount".as_ref(), mountpoint.as_ref()]);
+}
+
 fn main() {
     let wanted: Vec<String> = std::env::args()
         .skip(1)
@@ -259,5 +341,9 @@ fn main() {
     );
     for case in CASES.iter().filter(|case| chosen(case.0)) {
         measure(case, &sources, &memory);
+    }
+    let some: Vec<_> = LAYERS.iter().filter(|layer| chosen(layer.0)).collect();
+    if !some.is_empty() {
+        layers(dir.path(), &some);
     }
 }

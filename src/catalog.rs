@@ -28,7 +28,7 @@ pub use configuration::{Configuration, Unused};
 pub(crate) use container::METADATA;
 pub(crate) use container::gguf;
 pub use container::{check_gguf, check_header, check_pickle};
-pub use derivation::{Derivation, FileOfTensors, Provenance};
+pub use derivation::{BUILT_IN_EXPORTS, Derivation, FileOfTensors, Provenance};
 pub use findings::{HeaderProblem, Problem, check, check_source};
 pub use order::natural;
 pub use row::{ManifestBits, Row, RowBytes, RowOrigin};
@@ -272,9 +272,19 @@ impl Catalog {
     /// The file that holds the first element of the tensor of that index, and its first byte there, as the
     /// tensor's origin shows it. `None` if what lies there is not the tensor as the file has it.
     pub fn shown_place(&self, index: u32) -> Option<(&Arc<dyn Object>, u64)> {
-        let derivation = self.derivation.as_ref();
-        let is_as_stored = derivation.is_none_or(|d| d.provenance.is_as_stored(index));
+        let is_as_stored = self.is_as_stored(index);
         is_as_stored.then(|| self.first_byte(index)).flatten()
+    }
+
+    /// Whether a file has the tensor of that index as it is, under whatever name.
+    pub fn is_as_stored(&self, index: u32) -> bool {
+        let derivation = self.derivation.as_ref();
+        derivation.is_none_or(|d| d.provenance.is_as_stored(index))
+    }
+
+    /// What made the tensor of that index, in a few words; `None` if a file has it as it is.
+    pub fn derived_by(&self, index: u32) -> Option<String> {
+        self.derivation.as_ref()?.provenance.summary(index)
     }
 
     /// Owner, permissions and mtime for files that represent the whole model: the strictest of its

@@ -70,7 +70,7 @@ pub enum Command {
 /// The model, and how to open it.
 #[derive(Debug, Clone, Args)]
 pub struct ModelArgs {
-    /// A model directory, a .safetensors or .gguf file, a PyTorch checkpoint (.bin, .pt, .pth, .ckpt; FILE#KEY.PATH for a part of it), an .index.json file, a manifest .json or its .bin
+    /// A model directory, a .safetensors or .gguf file, a PyTorch checkpoint (.bin, .pt, .pth, .ckpt; FILE#KEY.PATH for a part of it), an .index.json file, a manifest .json or its .bin, or a recipe (.toml)
     pub model: PathBuf,
     #[command(flatten)]
     #[allow(missing_docs)]
@@ -86,6 +86,32 @@ pub struct ModelFlags {
     /// Serve the part of a download that has arrived
     #[arg(long)]
     pub allow_missing: bool,
+    /// Give a parameter of a recipe another value: a number, or an expression (may be repeated)
+    #[arg(long, value_name = "NAME=VALUE", value_parser = setting)]
+    pub set: Vec<Setting>,
+}
+
+/// A parameter of a recipe, and the value that it is given.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Setting {
+    /// The parameter's name.
+    pub name: String,
+    /// Its value, as it was given.
+    pub value: String,
+}
+
+/// A setting as it is given: `NAME=VALUE`.
+///
+/// # Errors
+/// It has another form.
+pub fn setting(text: &str) -> Result<Setting, String> {
+    match text.split_once('=') {
+        Some((name, value)) if !name.trim().is_empty() && !value.trim().is_empty() => Ok(Setting {
+            name: name.trim().into(),
+            value: value.trim().into(),
+        }),
+        _ => Err(format!("'{text}' is not NAME=VALUE, as in rank=1")),
+    }
 }
 
 /// Flags of `mount`.
@@ -126,7 +152,7 @@ pub struct MountArgs {
     /// Log more
     #[arg(short, long)]
     pub verbose: bool,
-    /// Options as mount(8) passes them: ro, allow_other, threads=N, no_synthetic, sandbox=off, …
+    /// Options as mount(8) passes them: ro, allow_other, threads=N, no_synthetic, set=NAME=VALUE, sandbox=off, …
     #[arg(short = 'o', value_name = "OPTIONS", value_delimiter = ',')]
     pub options: Vec<String>,
 }
@@ -189,6 +215,9 @@ pub struct LsArgs {
     /// List the tensors that do not exist although their parts suggest them, with the reason
     #[arg(long)]
     pub why: bool,
+    /// List the rules of a recipe: line, number of matches, and what became of the first one
+    #[arg(long, conflicts_with_all = ["why", "tree", "glob"])]
+    pub rules: bool,
 }
 
 /// A tensor of a model: the flags of `show`.
@@ -298,8 +327,11 @@ pub struct StatArgs {
 /// Flags of `verify`.
 #[derive(Debug, Clone, Args)]
 pub struct VerifyArgs {
-    /// A model directory, a .safetensors or .gguf file, a PyTorch checkpoint (.bin, .pt, .pth, .ckpt; FILE#KEY.PATH for a part of it), an .index.json file, a manifest .json or its .bin
+    /// A model directory, a .safetensors or .gguf file, a PyTorch checkpoint (.bin, .pt, .pth, .ckpt; FILE#KEY.PATH for a part of it), an .index.json file, a manifest .json or its .bin, or a recipe (.toml)
     pub model: PathBuf,
+    /// Give a parameter of a recipe another value: a number, or an expression (may be repeated)
+    #[arg(long, value_name = "NAME=VALUE", value_parser = setting)]
+    pub set: Vec<Setting>,
     /// Print JSON
     #[arg(long)]
     pub json: bool,

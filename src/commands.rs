@@ -7,8 +7,8 @@ use anyhow::Result;
 use rustix::process::Resource;
 
 use crate::catalog::OpenOptions;
-use crate::cli::{Cli, Command, ModelArgs};
-use crate::model::{Model, ModelOptions};
+use crate::cli::{Cli, Command, ModelArgs, ModelFlags, Setting};
+use crate::model::{Given, Model, ModelOptions, OpenModel};
 
 mod cat;
 mod diff;
@@ -141,17 +141,32 @@ fn write_json(out: &mut impl Write, value: &impl serde::Serialize) -> Result<()>
 
 /// Opens the model for a command that does not mount, and fetches the shapes that are in tensor data.
 fn open_model(args: &ModelArgs) -> crate::Result<Model> {
-    let model = Model::open(
-        &args.model,
-        OpenOptions {
-            allow_missing: args.options.allow_missing,
-        },
-        ModelOptions {
-            synthetic: !args.options.no_synthetic,
-        },
-    )?;
+    let model = request(&args.options).open(&args.model)?;
     model.fetch_facts(FACT_THREADS);
     Ok(model)
+}
+
+/// How the flags have a model opened, for the caller alone.
+fn request(flags: &ModelFlags) -> OpenModel {
+    OpenModel {
+        files: OpenOptions {
+            allow_missing: flags.allow_missing,
+        },
+        options: ModelOptions {
+            synthetic: !flags.no_synthetic,
+        },
+        given: given(&flags.set),
+        ..OpenModel::default()
+    }
+}
+
+/// Values for a recipe's parameters.
+fn given(set: &[Setting]) -> Vec<Given> {
+    let given = |setting: &Setting| Given {
+        name: setting.name.clone(),
+        value: setting.value.clone(),
+    };
+    set.iter().map(given).collect()
 }
 
 /// Threads that fetch shapes from tensor data. They wait for the disk rather than for a core.

@@ -26,6 +26,7 @@ mod join;
 mod join_shapes;
 mod lazy;
 mod npy;
+mod open;
 mod origin;
 mod parameters;
 mod recipe;
@@ -41,7 +42,9 @@ pub use expr::{Computed, Expr, Join, Operation};
 pub use floats::float_model;
 pub use gather::{Axis, Gather, Strided};
 pub use npy::NpyKind;
+pub use open::{Checked, OpenModel};
 pub use origin::{Origin, Part};
+pub use recipe::{Given, Made, RuleSummary};
 pub use rules::{FUSED, FusedRule, Mixed, Named, STACKED, StackedRule, TIED, TiedRule, TiedWhen};
 pub use tensor::{Tensor, Values};
 
@@ -130,18 +133,6 @@ impl Model {
             listing: OnceLock::new(),
             file_names: OnceLock::new(),
         }
-    }
-
-    /// Opens a model directory or file.
-    ///
-    /// # Errors
-    /// As [`Catalog::open`].
-    pub fn open(
-        path: &std::path::Path,
-        open: crate::catalog::OpenOptions,
-        options: ModelOptions,
-    ) -> Result<Model> {
-        Ok(Model::new(Catalog::open(path, open)?, options))
     }
 
     /// The name of a tensor, exactly as the file or the rule has it.

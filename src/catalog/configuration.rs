@@ -64,7 +64,41 @@ const FILES: [&str; 5] = [
 /// else.
 const MAX_CONFIG: u64 = 64 << 20;
 
+/// The keys of a `config.json` that are about quantization.
+const OF_QUANTIZATION: [&str; 3] = ["quantization_config", "quantization", "compression_config"];
+
 impl Configuration {
+    /// The file that has most of it.
+    pub const MAIN: &str = "config.json";
+
+    /// Whether a file of that name is about nothing but quantization.
+    pub fn is_about_quantization(name: &str) -> bool {
+        name != Configuration::MAIN && FILES.contains(&name)
+    }
+
+    /// Makes it that of a model that is not quantized. Returns whether `config.json` has changed.
+    pub fn forget_quantization(&mut self) -> bool {
+        self.quantize_config = None;
+        self.quant_config = None;
+        self.quantization_config = None;
+        self.hf_quant_config = None;
+        self.manifest = None;
+        self.unused
+            .retain(|unused| unused.file == Configuration::MAIN);
+        let Some(Value::Object(root)) = &mut self.config else {
+            return false;
+        };
+        let forget = |object: &mut Map<String, Value>| {
+            let keys = OF_QUANTIZATION.iter();
+            keys.filter(|key| object.shift_remove(**key).is_some())
+                .count()
+                > 0
+        };
+        let of_root = forget(root);
+        let text = root.get_mut("text_config").and_then(Value::as_object_mut);
+        text.is_some_and(forget) || of_root
+    }
+
     /// Reads the JSON files in `store`.
     pub fn beside(store: &dyn Store) -> Configuration {
         store.prefetch(&FILES);

@@ -2,6 +2,23 @@
 
 use serde_json::{Map, Value};
 
+/// The names of the files that `export/` has of every model, or may have one day.
+pub const BUILT_IN_EXPORTS: &[&str] = &[
+    "model.safetensors",
+    "model-f32.safetensors",
+    "model-bf16.safetensors",
+    "model-fused.safetensors",
+    "model_weights.bin",
+    "model_weights.json",
+    "model.gguf",
+    "model-bf16.gguf",
+    "model-f16.gguf",
+    "model-q8_0.gguf",
+    "hf",
+    "hf-f32",
+    "hf-bf16",
+];
+
 /// How tensors are made from those of other models, and what comes with that.
 pub struct Derivation {
     /// The index of the file that defines the tensors. It counts for the permissions and the time of each.
@@ -36,6 +53,9 @@ pub trait Provenance: Send + Sync {
 
     /// What made the tensor, in a few words; `None` if it is as a file has it.
     fn summary(&self, index: u32) -> Option<String>;
+
+    /// The stored tensors that it is made of, each once: names of the model and of the tensor.
+    fn stored_parts(&self, index: u32) -> Vec<(String, String)>;
 }
 
 /// A file that holds some of a model's tensors.

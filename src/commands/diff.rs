@@ -14,10 +14,10 @@ use super::progress::Progress;
 use super::table::Align::{Left, Right};
 use super::table::{self, Table};
 use super::weights::{Weight, weights};
-use crate::cli::{DiffArgs, ModelArgs};
+use crate::cli::DiffArgs;
 use crate::compare::{self, Distance};
 use crate::dtype::{Dtype, numel};
-use crate::model::Model;
+use crate::model::{Model, OpenModel};
 use crate::text::{printable, short};
 
 /// One side of the comparison.
@@ -47,15 +47,18 @@ struct Differences<'a> {
 }
 
 pub(super) fn run(args: &DiffArgs) -> Result<ExitCode> {
+    let request = OpenModel {
+        may_lack_given: true,
+        ..super::request(&args.options)
+    };
     let side = |path: &Path| -> Result<Side> {
-        let model = super::open_model(&ModelArgs {
-            model: path.to_path_buf(),
-            options: args.options.clone(),
-        })?;
+        let model = request.open(path)?;
+        model.fetch_facts(super::FACT_THREADS);
         let weights = weights(&model);
         Ok(Side { model, weights })
     };
     let (a, b) = (side(&args.a)?, side(&args.b)?);
+    check_given(&request, [&a.model, &b.model])?;
     let there = |side: &'_ Side| -> HashMap<Arc<str>, usize> {
         let names = side.weights.iter().enumerate();
         names.map(|(i, w)| (w.name.clone(), i)).collect()
@@ -81,6 +84,18 @@ pub(super) fn run(args: &DiffArgs) -> Result<ExitCode> {
     out.flush()?;
     let same = found.added.is_empty() && found.removed.is_empty() && found.changed.is_empty();
     Ok(ExitCode::from(u8::from(!same)))
+}
+
+/// A parameter counts for each of the models that has it, and one of them must.
+fn check_given(request: &OpenModel, models: [&Model; 2]) -> crate::Result<()> {
+    match request
+        .given
+        .iter()
+        .find(|g| !models.iter().any(|m| m.has_parameter(&g.name)))
+    {
+        Some(unknown) => Err(OpenModel::unknown_parameter(&unknown.name, models)),
+        None => Ok(()),
+    }
 }
 
 fn missing_in<'a>(side: &'a Side, other: &HashMap<Arc<str>, usize>) -> Vec<&'a Weight> {

@@ -15,9 +15,13 @@ use crate::model::{Model, Tensor, TensorId};
 use crate::quant;
 use crate::text::{bytes, printable};
 
+mod rules;
 mod tree;
 
 pub(super) fn run(args: &LsArgs) -> Result<ExitCode> {
+    if args.rules {
+        return rules::run(args);
+    }
     let wanted = super::matcher(args.glob.as_deref())?;
     let model = super::open_model(&args.model)?;
     let mut out = BufWriter::new(super::stdout());
@@ -93,6 +97,10 @@ fn rows(model: &Model, tensors: &[(TensorId, Tensor<'_>)], out: &mut impl Write)
 
 /// The file that holds a tensor, or what it is made of.
 fn source(model: &Model, tensor: &Tensor<'_>) -> String {
+    let stored = tensor.raw.stored();
+    if let Some(made) = stored.and_then(|index| model.catalog.derived_by(index)) {
+        return made;
+    }
     let origin = model.origin(&tensor.raw);
     match (origin.layer, origin.parts.as_slice()) {
         (Some(layer), _) => format!("dequantized from {}", model.recognized(layer).method),

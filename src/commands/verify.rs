@@ -6,11 +6,12 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::Result;
-use serde_json::json;
+use serde_json::{Value, json};
 
-use crate::catalog::{self, OpenOptions, Problem};
+use crate::catalog::{OpenOptions, Problem};
 use crate::cli::VerifyArgs;
-use crate::model::{Expr, Model, ModelOptions, TensorId};
+use crate::error::Location;
+use crate::model::{Checked, Expr, Model, OpenModel, TensorId};
 use crate::names::module;
 use crate::parallel;
 use crate::text::{plural, printable};
@@ -22,8 +23,15 @@ pub(super) fn run(args: &VerifyArgs) -> Result<ExitCode> {
     if let Some(file) = &args.checksum {
         checksum::check_place(file)?;
     }
-    let mut problems = catalog::check(&args.model)?;
-    let model = open_what_is_there(&args.model);
+    let request = OpenModel {
+        given: super::given(&args.set),
+        ..OpenModel::default()
+    };
+    let Checked {
+        mut problems,
+        sources,
+    } = request.check(&args.model)?;
+    let model = open_what_is_there(&request, &args.model);
     if let Err(e) = &model
         && problems.is_empty()
     {
@@ -31,9 +39,16 @@ pub(super) fn run(args: &VerifyArgs) -> Result<ExitCode> {
     }
     let sound = problems.is_empty();
     let model = model.ok();
-    if let Some(model) = &model {
-        problems.extend(check_layers(model)?);
-        problems.extend(check_shared_indexes(model));
+    let naming = match sources.is_empty() {
+        true => Naming::Names,
+        false => Naming::Paths,
+    };
+    for model in sources.iter().map(|source| &**source).chain(&model) {
+        let mut found = check_layers(model, naming)?;
+        found.extend(check_shared_indexes(model, naming));
+        // A layer that a recipe leaves as it is is its source's, too.
+        found.retain(|problem| !problems.contains(problem));
+        problems.extend(found);
     }
     let mut note = None;
     if let Some(file) = &args.checksum {
@@ -55,17 +70,20 @@ pub(super) fn run(args: &VerifyArgs) -> Result<ExitCode> {
 
 /// Opens whatever part of the model is sound. If not even that can be opened, the structural problems
 /// explain why; if there are none, the error does.
-fn open_what_is_there(path: &Path) -> crate::Result<Model> {
-    let open = OpenOptions {
-        allow_missing: true,
+fn open_what_is_there(request: &OpenModel, path: &Path) -> crate::Result<Model> {
+    let request = OpenModel {
+        files: OpenOptions {
+            allow_missing: true,
+        },
+        ..request.clone()
     };
-    let model = Model::open(path, open, ModelOptions::default())?;
+    let model = request.open(path)?;
     model.fetch_facts(super::FACT_THREADS);
     Ok(model)
 }
 
 /// Layers that cannot be decoded, and data in layers that make values impossible.
-fn check_layers(model: &Model) -> crate::Result<Vec<Problem>> {
+fn check_layers(model: &Model, naming: Naming) -> crate::Result<Vec<Problem>> {
     let absent = model.catalog.absent.iter();
     let in_modules = absent.filter(|name| name.contains('.'));
     let incomplete: HashSet<&str> = in_modules.map(|name| module(name)).collect();
@@ -75,7 +93,8 @@ fn check_layers(model: &Model) -> crate::Result<Vec<Problem>> {
             return Ok(Vec::new());
         };
         let name = model.name(anchor);
-        let problem = |what: String| Problem::of_tensor(file_of(model, anchor), name, what);
+        let problem =
+            |what: String| Problem::of_tensor(&file_of(model, anchor, naming), name, what);
         Ok(match resolved {
             Ok(layer) => {
                 let parts = recognized.raw_parts(&model.catalog);
@@ -94,16 +113,16 @@ fn check_layers(model: &Model) -> crate::Result<Vec<Problem>> {
 }
 
 /// Fusions whose layers must share one `g_idx`, but have different ones.
-fn check_shared_indexes(model: &Model) -> Vec<Problem> {
+fn check_shared_indexes(model: &Model, naming: Naming) -> Vec<Problem> {
     let mut problems = Vec::new();
     for &id in model.listing() {
         let Ok(tensor) = model.tensor(id) else {
             continue;
         };
         match &tensor.raw {
-            Expr::Same(_) => problems.extend(check_shared_index(model, id, &[tensor.raw])),
+            Expr::Same(_) => problems.extend(check_shared_index(model, naming, id, &[tensor.raw])),
             Expr::Join(join) if matches!(join.parts.first(), Some(Expr::Same(_))) => {
-                problems.extend(check_shared_index(model, id, &join.parts));
+                problems.extend(check_shared_index(model, naming, id, &join.parts));
             }
             _ => {}
         }
@@ -113,7 +132,12 @@ fn check_shared_indexes(model: &Model) -> Vec<Problem> {
 
 /// Checks one fusion; a stack has one group for each expert. A group's parts are compared when its
 /// first byte is read.
-fn check_shared_index(model: &Model, id: TensorId, groups: &[Expr]) -> Vec<Problem> {
+fn check_shared_index(
+    model: &Model,
+    naming: Naming,
+    id: TensorId,
+    groups: &[Expr],
+) -> Vec<Problem> {
     let problem = |group: usize, error: crate::Error| {
         let what = match error {
             crate::Error::Data { problem, .. } => problem,
@@ -122,12 +146,12 @@ fn check_shared_index(model: &Model, id: TensorId, groups: &[Expr]) -> Vec<Probl
         let first = groups
             .get(group)
             .and_then(|g| g.operands().first()?.alias());
-        let file = first.map_or("", |part| file_of(model, part));
+        let file = first.map_or_else(String::new, |part| file_of(model, part, naming));
         let what = match groups.len() {
             1 => what,
             _ => format!("expert {group}: {what}"),
         };
-        Problem::of_tensor(file, model.name(id), what)
+        Problem::of_tensor(&file, model.name(id), what)
     };
     let view = match model.raw(id) {
         Ok(view) => view,
@@ -141,10 +165,48 @@ fn check_shared_index(model: &Model, id: TensorId, groups: &[Expr]) -> Vec<Probl
         .collect()
 }
 
-/// The name of the file that holds a stored tensor.
-fn file_of(model: &Model, stored: TensorId) -> &str {
+/// How problems name files.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Naming {
+    /// By their names in the model's directory.
+    Names,
+    /// By their paths, because they are those of several models.
+    Paths,
+}
+
+impl Naming {
+    fn of(model: &Model) -> Naming {
+        match model.catalog.derivation {
+            None => Naming::Names,
+            Some(_) => Naming::Paths,
+        }
+    }
+}
+
+/// The file that holds a stored tensor.
+fn file_of(model: &Model, stored: TensorId, naming: Naming) -> String {
     let file = model.catalog.files_of(stored).next();
-    file.map_or("", |f| model.catalog.files[f as usize].name())
+    let file = file.and_then(|f| model.catalog.files.get(f as usize));
+    file.map_or_else(String::new, |file| match naming {
+        Naming::Names => file.name().to_string(),
+        Naming::Paths => file.location().to_string(),
+    })
+}
+
+/// A problem, in JSON. Only one in a text has a line and a column.
+fn object(problem: &Problem) -> Value {
+    let Problem {
+        file,
+        tensor,
+        problem,
+        position,
+    } = problem;
+    let mut object = json!({"file": file, "tensor": tensor, "problem": problem});
+    if let Some((line, column)) = position {
+        object["line"] = json!(line);
+        object["column"] = json!(column);
+    }
+    object
 }
 
 fn print(
@@ -155,14 +217,17 @@ fn print(
 ) -> Result<()> {
     let mut out = BufWriter::new(super::stdout());
     if args.json {
-        let all: Vec<_> = problems
-            .iter()
-            .map(|p| json!({"file": p.file, "tensor": p.tensor, "problem": p.problem}))
-            .collect();
+        let all: Vec<_> = problems.iter().map(object).collect();
         super::write_json(&mut out, &all)?;
     } else {
         for p in problems {
-            let (file, problem) = (printable(&p.file), printable(&p.problem));
+            let at = Location::from(Path::new(&p.file));
+            let at = match p.position {
+                Some((line, column)) => at.at(line, column),
+                None => at,
+            };
+            let at = at.to_string();
+            let (file, problem) = (printable(&at), printable(&p.problem));
             match &p.tensor {
                 Some(tensor) => writeln!(out, "{file}: '{}': {problem}", printable(tensor))?,
                 None => writeln!(out, "{file}: {problem}")?,

@@ -25,7 +25,7 @@ impl Fs {
         patience::take_long()?;
         self.look_at_sources();
         let catalog = &self.layout.model.catalog;
-        let status = serde_json::json!({
+        let mut status = serde_json::json!({
             "model": catalog.model.to_string(),
             "pid": std::process::id(),
             "uptime_s": self.started.elapsed().as_secs(),
@@ -33,6 +33,12 @@ impl Fs {
             "source_changed": catalog.files.iter().any(|f| f.was_changed()),
             "sandbox": self.sandbox.get().map(sandbox::Report::json),
         });
+        if let Some(derivation) = &catalog.derivation {
+            // With these the same model can be opened again.
+            let given = derivation.given.iter();
+            let given = given.map(|(name, value)| (name.clone(), value.clone().into()));
+            status["set"] = given.collect::<serde_json::Map<_, _>>().into();
+        }
         let mut json = Vec::new();
         text::push_json(&mut json, &status);
         Ok(json)

@@ -4,9 +4,9 @@
 #   tests/golden/make.sh [DIRECTORY]
 #
 # The environments go to DIRECTORY (default /tmp/stfs-golden): about 8 GB, for PyTorch's wheels bring
-# CUDA along; everything runs on the CPU. Three libraries need a place of their own beside it:
+# CUDA along; everything runs on the CPU. Some libraries need a place of their own beside it:
 # AutoGPTQ wants transformers of 2024, AutoAWQ is found by PEFT if AutoGPTQ can see it, and mlx-lm
-# brings an MLX for Macs.
+# brings an MLX for Macs. mergekit chooses its own versions of what it uses.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 place=${1:-/tmp/stfs-golden}
@@ -33,6 +33,10 @@ if [ ! -x old/bin/python ]; then
         echo "$place/torch/${site#old/}" >"$site/zz-torch.pth"
     done
 fi
+if [ ! -x recipes/bin/python ]; then
+    python3 -m venv recipes
+    recipes/bin/pip install -q torch==2.15.0 transformers==5.23.0 safetensors==0.8.0 numpy==2.4.6 peft==0.21.2 mergekit==0.1.5
+fi
 if [ ! -x gguf/bin/python ]; then
     python3 -m venv gguf
     gguf/bin/pip install -q gguf==0.19.0 safetensors==0.8.0 numpy==2.4.6
@@ -52,6 +56,8 @@ fi
 for maker in bitsandbytes_ compressed_tensors_ gptqmodel_ modelopt_ transformers_ pytorch_; do
     torch/bin/python "$here/make.py" "$maker"
 done
+recipes/bin/python "$here/make.py" peft_
+recipes/bin/python "$here/make.py" mergekit_
 PYTHONPATH=awq torch/bin/python "$here/make.py" autoawq_
 PYTHONPATH=mlx torch/bin/python "$here/make.py" mlx_
 old/bin/python "$here/make.py" auto_gptq_

@@ -35,6 +35,11 @@ pub(super) fn apply(args: &mut MountArgs) -> Result<()> {
                     .map_err(|e| Usage(format!("-o gpu_limit={v}: {e}")))?;
                 args.gpu_limit = Some(bytes);
             }
+            ("set", Some(v)) => {
+                let setting =
+                    crate::cli::setting(v).map_err(|e| Usage(format!("-o set={v}: {e}")))?;
+                args.model.options.set.push(setting);
+            }
             ("log_file", Some(v)) => args.log_file = Some(v.into()),
             ("sandbox", Some(v)) => {
                 args.sandbox =

@@ -12,16 +12,16 @@ use signal_hook::iterator::Signals;
 use super::caller::Caller;
 use super::keeper::{self, Attached, Keeper};
 use super::summary::summary;
-use crate::catalog::{Audience, Catalog, OpenOptions, Source};
+use crate::catalog::{Audience, Catalog};
 use crate::cli::MountArgs;
 use crate::commands::logging::{self, Destination};
-use crate::commands::{complain, is_closed_pipe, print};
+use crate::commands::{complain, is_closed_pipe, print, request};
 use crate::fs::Fs;
 use crate::fuse::{self, ServeOptions, Serving};
 use crate::gpu;
 use crate::layout::Layout;
 use crate::memory;
-use crate::model::{Model, ModelOptions};
+use crate::model::{Model, OpenModel};
 use crate::mounts::{self, MountId};
 use crate::sandbox;
 use crate::text::printable;
@@ -188,16 +188,11 @@ fn open(args: &MountArgs) -> Result<Model> {
         let (shown, mounted) = (model.display(), mounted.display());
         bail!("{shown}: is itself a mount, of {mounted}; mount that");
     }
-    let source = Source::find(model, Audience::of_mount(args.allow_other))?;
-    let open = OpenOptions {
-        allow_missing: flags.allow_missing,
+    let request = OpenModel {
+        audience: Audience::of_mount(args.allow_other),
+        ..request(flags)
     };
-    Ok(Model::new(
-        Catalog::read(&source, open)?,
-        ModelOptions {
-            synthetic: !flags.no_synthetic,
-        },
-    ))
+    Ok(request.open(model)?)
 }
 
 /// Reports what is unusual about a model that can still be served: all of it in the log, and what may be

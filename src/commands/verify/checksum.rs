@@ -12,7 +12,7 @@ use rustix::fs::{AtFlags, CWD, Mode, OFlags};
 use sha2::{Digest, Sha256};
 
 use super::super::progress::Progress;
-use super::file_of;
+use super::{Naming, file_of};
 use crate::catalog::Problem;
 use crate::model::{Model, TensorId};
 use crate::parallel;
@@ -92,7 +92,7 @@ pub(super) fn compare(model: &Model, path: &Path) -> Result<Vec<Problem>> {
         match expected.contains_key(&path_of(model, id)) {
             true => listed.push(id),
             false => problems.push(Problem::of_tensor(
-                file_of(model, id),
+                &file_of(model, id, Naming::of(model)),
                 model.name(id),
                 format!("is not in {file}"),
             )),
@@ -104,7 +104,7 @@ pub(super) fn compare(model: &Model, path: &Path) -> Result<Vec<Problem>> {
         {
             let problem = format!("SHA-256 is {hash}, {file} has {wanted}: the contents differ");
             problems.push(Problem::of_tensor(
-                file_of(model, id),
+                &file_of(model, id, Naming::of(model)),
                 model.name(id),
                 problem,
             ));
