@@ -2,7 +2,6 @@
 
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::Arc;
 
 use super::{SharedView, View, shifted};
 use crate::catalog::Piece;
@@ -50,10 +49,5 @@ impl View for Slice {
 
     fn grain(&self) -> u64 {
         self.of.grain()
-    }
-
-    fn opened(&self) -> Option<SharedView> {
-        let of = self.of.opened()?;
-        Some(Arc::new(Slice { of, ..*self }))
     }
 }
