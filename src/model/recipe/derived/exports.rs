@@ -46,7 +46,11 @@ impl Definition<'_> {
                 };
                 matches += 1;
                 let added = found.and_then(|found| files.add(rule, index, tensor, found));
-                mistakes.extend(added.err());
+                if let Err(mistake) = added
+                    && !mistakes.contains(&mistake)
+                {
+                    mistakes.push(mistake);
+                }
                 if mistakes.len() - before >= MOST {
                     break;
                 }
