@@ -2,7 +2,6 @@
 
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::Arc;
 
 use super::{SharedView, View, shifted};
 use crate::catalog::Piece;
@@ -41,11 +40,6 @@ impl View for Slice {
     fn will_need(&self, ranges: &[Range<u64>]) {
         debug_assert!(ranges.iter().all(|r| r.end <= self.len));
         self.of.will_need(&shifted(ranges, self.start));
-    }
-
-    fn opened(&self) -> Option<SharedView> {
-        let of = self.of.opened()?;
-        Some(Arc::new(Slice::new(of, self.start, self.len)))
     }
 
     fn grain(&self) -> u64 {

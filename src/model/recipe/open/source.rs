@@ -39,7 +39,7 @@ enum Plain {
 
 impl Opening {
     /// The models that a recipe names, and the values of its parameters.
-    fn sources(
+    pub(super) fn sources(
         &mut self,
         read: &Read,
         file: &RecipeFile,
@@ -126,7 +126,7 @@ impl Opening {
             let what = format!("the recipes together open more than {MAX_OPENED} models");
             return Err(here(what));
         }
-        let model = match super::is_recipe(&found.source) {
+        let model = match super::super::is_recipe(&found.source) {
             true => self.nested(read, entry, &found)?,
             false => self.plain(entry, &found).map_err(|failed| match failed {
                 Plain::Error(error) => here(error.to_string()),
