@@ -12,7 +12,7 @@ use super::file::{self, RecipeFile};
 use super::mistake::{Lines, Mistake};
 use super::rules::{self, Given, Outcome};
 use super::summary::{RuleSummary, summaries};
-use crate::catalog::{Audience, FileOfTensors, OpenOptions, Problem, Source};
+use crate::catalog::{Audience, FileOfTensors, MAX_TOTAL, OpenOptions, Problem, Source};
 use crate::error::{Error, Location};
 use read::{Read, position, read};
 
@@ -168,6 +168,7 @@ impl Opening {
             given,
         };
         let (config, exports) = self.further(read, &definition, &results.tensors)?;
+        let is_sound = self.check_total(recipe, &results.tensors)? && is_sound;
         if !is_sound {
             return Err(Stop::Listed);
         }
@@ -175,6 +176,20 @@ impl Opening {
             derived::catalog(&definition, &source.model, results.tensors, config, exports)?;
         let model = Model::new(catalog, options);
         Ok(Opened { model, rules })
+    }
+
+    /// Refuses tensors that have more bytes together than are served.
+    fn check_total(&mut self, recipe: &Recipe, tensors: &[Outcome]) -> Result<bool> {
+        let total: u128 = tensors.iter().map(|t| u128::from(t.tensor.nbytes)).sum();
+        if total <= MAX_TOTAL.into() {
+            return Ok(true);
+        }
+        let count = tensors.len();
+        let what = format!(
+            "the rules leave {count} tensors of {total} bytes together; at most {MAX_TOTAL} are served"
+        );
+        let at = recipe.file.model.at;
+        self.report(&recipe.read, vec![Mistake::at(at, what)])
     }
 
     /// The configuration as it is changed, and further exports.

@@ -37,6 +37,9 @@ enum Plain {
     Listed,
 }
 
+/// The name of a model, whether it is taken as floats, and the model, if it could be opened.
+type Listed = (Box<str>, bool, Option<Arc<Model>>);
+
 impl Opening {
     /// The models that a recipe names, and the values of its parameters.
     pub(super) fn sources(
@@ -51,36 +54,31 @@ impl Opening {
             true => HashMap::new(),
             false => rules::known_parameters(&file.set, given),
         };
-        let mut models = vec![self.listed(read, &file.model, &known, None)?];
-        let first = models.first().cloned().flatten();
+        let first = self.listed(read, &file.model, &known, None)?;
         let config = first.as_ref().map(|model| &model.catalog.configs);
         let parameters = config.map(|config| rules::parameters(&file.set, given, Some(config)));
-        let none = HashMap::new();
-        let known = match &parameters {
-            Some(Ok(known)) => known,
-            _ => &none,
+        let (parameters, mistakes) = match parameters {
+            Some(Ok(parameters)) => (Some(parameters), Vec::new()),
+            Some(Err(mistakes)) => (None, mistakes),
+            None => (None, Vec::new()),
         };
-        for (_, entry) in &file.models {
+        let none = HashMap::new();
+        let known = parameters.as_ref().unwrap_or(&none);
+        let mut models = vec![("model".into(), file.model.floats, first.clone())];
+        for (name, entry) in &file.models {
             // Without parameters nothing is known of a model that they are given to.
-            let can_open = entry.set.is_empty() || matches!(parameters, Some(Ok(_)));
-            models.push(match can_open {
+            let model = match entry.set.is_empty() || parameters.is_some() {
                 true => self.listed(read, entry, known, config)?,
                 false => None,
-            });
+            };
+            models.push((name.clone(), entry.floats, model));
         }
-        let parameters = match parameters {
-            Some(Ok(parameters)) => parameters,
-            Some(Err(mistakes)) => {
-                self.report(read, mistakes)?;
-                return Err(Stop::Listed);
-            }
-            None => return Err(Stop::Listed),
+        self.report(read, mistakes)?;
+        let opened = |(name, floats, model): Listed| Some((name, floats, model?));
+        let all = models.into_iter().map(opened).collect::<Option<Vec<_>>>();
+        let (Some(all), Some(parameters)) = (all, parameters) else {
+            return Err(Stop::Listed);
         };
-        let names = std::iter::once("model").chain(file.models.iter().map(|(name, _)| &**name));
-        let entries = std::iter::once(&file.model).chain(file.models.iter().map(|(_, e)| e));
-        let all = names.zip(entries).zip(models);
-        let all = all.map(|((name, entry), model)| Some((name.into(), entry.floats, model?)));
-        let all = all.collect::<Option<Vec<_>>>().ok_or(Stop::Listed)?;
         let too_many = || {
             let what = "the models together have more than 4,294,967,295 tensors";
             as_error(read, &Mistake::at(file.model.at, what))
