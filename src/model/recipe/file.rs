@@ -6,6 +6,7 @@ mod models;
 mod names;
 mod parameters;
 mod reader;
+mod results;
 mod rule;
 
 use std::path::PathBuf;
@@ -17,6 +18,9 @@ use super::mistake::{Mistake, Place};
 
 use names::Names;
 use reader::{Reader, Table};
+
+/// No more mistakes are listed one by one.
+const MAX_MISTAKES: usize = 1000;
 
 /// A recipe as its file has it.
 #[derive(Debug, Clone, PartialEq)]
@@ -163,6 +167,12 @@ pub fn parse(text: &str) -> Result<RecipeFile, Broken> {
     let rest = reader.root().and_then(|root| recipe(&mut reader, &root));
     let mut mistakes = reader.mistakes;
     mistakes.sort_by_key(|mistake| mistake.at);
+    if let Some(mistake) = mistakes.get(MAX_MISTAKES) {
+        let more = crate::text::thousands((mistakes.len() - MAX_MISTAKES) as u64);
+        let more = Mistake::of_line(mistake.at, format!("{more} more mistakes from here on"));
+        mistakes.truncate(MAX_MISTAKES);
+        mistakes.push(more);
+    }
     match rest {
         Some(file) if mistakes.is_empty() => Ok(file),
         rest => Err(Broken { mistakes, rest }),
@@ -177,7 +187,7 @@ fn recipe<'t>(reader: &mut Reader<'t>, root: &Table<'t>) -> Option<RecipeFile> {
     // It may be the key that is not known.
     if model.is_none() && are_known {
         let what = "model is missing: the path of the model that the rules start with";
-        reader.mistakes.push(Mistake::of_line(Place(0), what));
+        reader.mistake(Place(0), what);
     }
     let mut names = Names::default();
     let models = models::further(reader, root, &mut names);
@@ -204,3 +214,6 @@ pub fn parse_parameter(name: &str, value: &str) -> Result<Parameter, Mistake> {
     let value = Located::plain(value, 0);
     parameters::overriding(name, &value)
 }
+
+#[cfg(test)]
+mod tests;

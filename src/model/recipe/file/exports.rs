@@ -24,7 +24,7 @@ fn export<'t>(reader: &mut Reader<'t>, table: &Table<'t>, names: &Names) -> Opti
     for key in ["file", "on"] {
         if table.get(key).is_none() && are_known {
             let what = format!("an export has file and on; {key} is missing");
-            reader.mistakes.push(Mistake::of_line(table.at, what));
+            reader.mistake(table.at, what);
         }
     }
     let on = table
