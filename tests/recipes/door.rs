@@ -20,7 +20,13 @@ fn a_parameter_counts_for_each_of_two_models_that_has_it() {
     let b = dir.file("b.toml", PART.replace("n = 2", "n = 4, m = 1"));
     let keep = dir.file("c.toml", "model = 'm'\nrules = [{ keep = 'a.weight' }]\n");
     let diff = |a: &std::path::Path, b: &std::path::Path, set: &str| {
-        stfs(["diff", a.to_str().unwrap(), b.to_str().unwrap(), "--set", set])
+        stfs([
+            "diff",
+            a.to_str().unwrap(),
+            b.to_str().unwrap(),
+            "--set",
+            set,
+        ])
     };
     assert_eq!(diff(&a, &b, "n=2").code, 0);
     assert_eq!(diff(&a, &b, "m=1").code, 1);
@@ -45,18 +51,28 @@ fn a_mount_takes_parameters_as_mount_options() {
 #[test]
 fn values_that_may_have_been_rounded_are_not_called_exact() {
     let dir = models();
-    let rules = "rules = [{ on = 'a.weight', is = 'it + 1' }, { on = 'b.weight', is = 'it[1:]' }]\n";
+    let rules =
+        "rules = [{ on = 'a.weight', is = 'it + 1' }, { on = 'b.weight', is = 'it[1:]' }]\n";
     let m = Mounted::new(&dir.file("recipe.toml", format!("model = 'm'\n{rules}")));
     let exact = |name: &str| {
         let meta = m.json(&format!("tensors/{name}/meta.json"));
         meta["views"]["f32"]["exact"].clone()
     };
-    assert_eq!([exact("a.weight"), exact("b.weight")], [json!(false), json!(true)]);
+    assert_eq!(
+        [exact("a.weight"), exact("b.weight")],
+        [json!(false), json!(true)]
+    );
     // A slice along the first axis is in place, and is still not what the file has.
     let origin = &m.json("tensors/b.weight/meta.json")["origin"];
-    assert_eq!((&origin["kind"], origin.get("offset")), (&json!("derived"), None));
+    assert_eq!(
+        (&origin["kind"], origin.get("offset")),
+        (&json!("derived"), None)
+    );
     let entry = &m.json("index.json")["b.weight"];
-    assert_eq!((&entry["origin"], entry.get("file")), (&json!("derived"), None));
+    assert_eq!(
+        (&entry["origin"], entry.get("file")),
+        (&json!("derived"), None)
+    );
 }
 
 #[test]
@@ -82,12 +98,27 @@ fn a_model_taken_as_floats_says_nothing_of_quantization() {
 fn names_of_exports_are_checked() {
     let dir = models();
     for (export, words) in [
-        ("{ file = 'x/y', on = '*' }", "'x/y' is not the name of one file"),
-        ("{ file = '..', on = '*' }", "'..' is not the name of one file"),
-        ("{ file = 'model.safetensors', on = '*' }", "'model.safetensors' is one of the files"),
-        ("{ file = 'model-bf16.safetensors', on = '*' }", "is one of the files"),
+        (
+            "{ file = 'x/y', on = '*' }",
+            "'x/y' is not the name of one file",
+        ),
+        (
+            "{ file = '..', on = '*' }",
+            "'..' is not the name of one file",
+        ),
+        (
+            "{ file = 'model.safetensors', on = '*' }",
+            "'model.safetensors' is one of the files",
+        ),
+        (
+            "{ file = 'model-bf16.safetensors', on = '*' }",
+            "is one of the files",
+        ),
         ("{ file = 'x', on = 'nothing.*' }", "matches nothing"),
-        ("{ file = 'x', on = '*.weight', to = 'one' }", "would be a second 'one' in 'x'"),
+        (
+            "{ file = 'x', on = '*.weight', to = 'one' }",
+            "would be a second 'one' in 'x'",
+        ),
     ] {
         let text = format!("model = 'm'\nexports = [\n{export},\n]\n");
         let why = crate::refused(&dir.file("recipe.toml", text), &[words]);
@@ -102,7 +133,8 @@ fn problems_of_the_models_are_those_of_the_recipe() {
     let shard = dir.join("bad/model.safetensors");
     let bytes = std::fs::read(&shard).unwrap();
     std::fs::write(&shard, &bytes[..bytes.len() - 1]).unwrap();
-    let text = "model = 'm'\nmodels = { bad = 'bad' }\nrules = [{ drop = 'a.weight', wher = '1' }]\n";
+    let text =
+        "model = 'm'\nmodels = { bad = 'bad' }\nrules = [{ drop = 'a.weight', wher = '1' }]\n";
     let path = dir.file("recipe.toml", text);
     let ran = verified(&path);
     assert_eq!(ran.code, 1, "{ran:?}");
@@ -114,9 +146,15 @@ fn problems_of_the_models_are_those_of_the_recipe() {
     let all = json.as_array().unwrap();
     let of_recipe = |p: &&serde_json::Value| p.get("line").is_some();
     let of_recipe = all.iter().find(of_recipe).unwrap();
-    assert_eq!((&of_recipe["line"], &of_recipe["tensor"]), (&json!(3), &json!(null)));
+    assert_eq!(
+        (&of_recipe["line"], &of_recipe["tensor"]),
+        (&json!(3), &json!(null))
+    );
     assert!(of_recipe["column"].is_u64(), "{json}");
-    assert!(all.iter().any(|p| p["file"] == shard.to_str().unwrap()), "{json}");
+    assert!(
+        all.iter().any(|p| p["file"] == shard.to_str().unwrap()),
+        "{json}"
+    );
 }
 
 /// The recipe's author could otherwise have root show everyone a model that not everyone can reach.
@@ -131,12 +169,21 @@ fn a_recipe_of_another_user_reaches_only_what_every_user_can() {
     std::fs::set_permissions(closed.path(), PermissionsExt::from_mode(0o700)).unwrap();
     let at = closed.join("inner");
     std::fs::create_dir(&at).unwrap();
-    std::fs::rename(closed.join("model.safetensors"), at.join("model.safetensors")).unwrap();
+    std::fs::rename(
+        closed.join("model.safetensors"),
+        at.join("model.safetensors"),
+    )
+    .unwrap();
     let path = dir.file("recipe.toml", format!("model = '{}'\n", at.display()));
     open_to_all(dir.path());
     let mount = |path: &std::path::Path| {
         let to = dir.join("mnt");
-        let args = ["mount", "--allow-other", path.to_str().unwrap(), to.to_str().unwrap()];
+        let args = [
+            "mount",
+            "--allow-other",
+            path.to_str().unwrap(),
+            to.to_str().unwrap(),
+        ];
         let ran = stfs(args);
         if ran.code == 0 {
             stfs(["umount", to.to_str().unwrap()]).ok();
@@ -168,6 +215,10 @@ fn a_gguf_model_is_not_that_file_any_more() {
 fn find_gguf(dir: &std::path::Path) -> Option<std::path::PathBuf> {
     let entries = std::fs::read_dir(dir).ok()?.flatten().map(|e| e.path());
     let (dirs, files): (Vec<_>, Vec<_>) = entries.partition(|path| path.is_dir());
-    let mut models = files.into_iter().filter(|f| f.extension().is_some_and(|e| e == "gguf"));
-    models.next().or_else(|| dirs.iter().find_map(|dir| find_gguf(dir)))
+    let mut models = files
+        .into_iter()
+        .filter(|f| f.extension().is_some_and(|e| e == "gguf"));
+    models
+        .next()
+        .or_else(|| dirs.iter().find_map(|dir| find_gguf(dir)))
 }

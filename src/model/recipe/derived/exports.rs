@@ -146,7 +146,10 @@ impl Files {
         let other = (name != tensor).then(|| name.as_str().into());
         file.tensors.push((index, other));
         if name == METADATA {
-            let what = format!("'{}': a safetensors file has no tensor of that name", shown(&name));
+            let what = format!(
+                "'{}': a safetensors file has no tensor of that name",
+                shown(&name)
+            );
             return Err(Mistake::of_line(rule.at, what));
         }
         if !self.taken.insert((at, name.clone())) {
