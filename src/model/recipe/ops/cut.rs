@@ -169,10 +169,10 @@ pub fn permute(x: &Derived, axes: &[usize]) -> Made {
             shape_of(x)
         ));
     }
-    let Unit { elements, .. } = Unit::of(x)?;
+    let unit = Unit::of(x)?;
     let keeps_last = axes.last().is_none_or(|&last| last + 1 == axes.len());
     let is_block = matches!(x.dtype, ElementType::Block(_));
-    if elements > 1 && !(is_block && keeps_last) {
+    if unit.elements > 1 && !(is_block && keeps_last) {
         return Err(format!(
             "{} is {}, which can be cut and joined, not permuted{}: f32(…) of it can be",
             x.label,
