@@ -45,4 +45,9 @@ impl View for Slice {
     fn grain(&self) -> u64 {
         self.of.grain()
     }
+
+    fn opened(&self) -> Option<SharedView> {
+        let of = self.of.opened()?;
+        Some(Arc::new(Slice { of, ..*self }))
+    }
 }
