@@ -6,7 +6,7 @@ use safetensors::{Dtype, SafeTensors};
 use serde_json::{Value, json};
 
 use crate::common::sys::getxattr;
-use crate::common::{BIN, DTYPES, ModelDir, Mounted, T, naive, tensor};
+use crate::common::{DTYPES, ModelDir, Mounted, T, naive, tensor};
 
 /// binary32 → two bytes, by the `half` crate; NaN as ml_dtypes and the processor write it.
 fn narrowed(name: &str, f32s: &[u8]) -> Vec<u8> {
@@ -131,7 +131,7 @@ fn quantized() -> ModelDir {
 }
 
 fn cat(dir: &ModelDir, tensor: &str, view: &str) -> Vec<u8> {
-    let mut command = std::process::Command::new(BIN);
+    let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_stfs"));
     let out = command
         .arg("cat")
         .arg(dir.path())
@@ -223,7 +223,7 @@ fn a_model_of_plain_floats_has_no_bf16_checkpoint() {
             .map(|e| e.unwrap().file_name())
             .all(|n| n != "model-bf16.safetensors")
     );
-    let why = std::process::Command::new(BIN)
+    let why = std::process::Command::new(env!("CARGO_BIN_EXE_stfs"))
         .args(["ls", "--why"])
         .arg(dir.path())
         .output()

@@ -30,8 +30,8 @@ const SUGGESTIONS_OF_RULE: u32 = 6;
 /// of several tensors each are within. A step takes some 100 ns.
 const MAX_STEPS: u64 = 1 << 26;
 
-/// Steps that a use of a tensor counts for, because it is found by its name and described.
-const STEPS_OF_TENSOR: u64 = 7;
+/// Steps that a use of a tensor counts for: it is found by its name, and what is made of it takes some 200 bytes.
+const STEPS_OF_TENSOR: u64 = 15;
 
 /// Names and other text that a file determines are shown with at most this many characters.
 const MOST_SHOWN: usize = 80;
