@@ -154,7 +154,7 @@ pub struct Broken {
     /// What can be checked all the same: the rules above the first one of which nothing is known. An
     /// expression that could not be understood is [`Kind::Mistaken`](super::language::Kind::Mistaken). It
     /// must not be mounted.
-    pub rest: Option<RecipeFile>,
+    pub rest: Option<Box<RecipeFile>>,
 }
 
 /// Parses a recipe.
@@ -175,7 +175,10 @@ pub fn parse(text: &str) -> Result<RecipeFile, Broken> {
     }
     match rest {
         Some(file) if mistakes.is_empty() => Ok(file),
-        rest => Err(Broken { mistakes, rest }),
+        rest => {
+            let rest = rest.map(Box::new);
+            Err(Broken { mistakes, rest })
+        }
     }
 }
 

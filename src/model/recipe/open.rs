@@ -127,7 +127,7 @@ impl Opening {
             Ok(file) => (file, true),
             Err(broken) => {
                 self.report(&read, broken.mistakes)?;
-                (broken.rest.ok_or(Stop::Listed)?, false)
+                (broken.rest.map(|rest| *rest).ok_or(Stop::Listed)?, false)
             }
         };
         Ok(Recipe {

@@ -37,10 +37,7 @@ impl<'t> Results<'_, 't> {
             let results = self.table(&entry.value, &entry.key.text);
             return results.filter(|_| table.get("is").is_none());
         }
-        let name = match named {
-            Some(entry) => Some(self.name(&entry.value, &entry.key.text)),
-            None => None,
-        };
+        let name = named.map(|entry| self.name(&entry.value, &entry.key.text));
         let (is, text) = match table.get("is") {
             Some(value) => {
                 let (node, text) = self.expression(value, "is");

@@ -205,10 +205,8 @@ fn make<'t>(
     let known = names.with_holes(on.as_deref().and_then(<[_]>::first));
     let condition = condition(reader, table, &known, is_checked);
     let mut known = known;
-    let each = match table.get("for") {
-        Some(value) => Some(each(reader, value, &mut known, is_checked)),
-        None => None,
-    };
+    let each = table.get("for");
+    let each = each.map(|value| self::each(reader, value, &mut known, is_checked));
     let is_checked = is_checked && each.as_ref().is_none_or(Option::is_some);
     let mut results = Results {
         reader,
