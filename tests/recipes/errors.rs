@@ -97,8 +97,8 @@ fn names_that_are_not_there_come_with_the_nearest() {
             &["nothing"],
         ),
     ]);
-    of_lines(&[(
-        "⟦{ on = ['{p..}.0.self_attn.q_proj.weight', '{p..}.0.self_attn.o_proj.weight'], to = 'x', is = 'it' },",
+    at_places(&[(
+        "{ on = ['{p..}.0.self_attn.q_proj.weight', '⟦{p..}.0.self_attn.o_proj.weight'], to = 'x', is = 'it' },",
         &["o_proj"],
     )]);
 }
@@ -328,7 +328,7 @@ fn matches_that_are_not_there() {
         ),
     ]);
     at_places(&[(
-        "{ on = 'gap.{e⟦#}.w', to = 'all', is = \"stack('gap.{e}.w' for e)\" },",
+        "{ on = '⟦gap.{e#}.w', to = 'all', is = \"stack('gap.{e}.w' for e)\" },",
         &["2", "gap"],
     )]);
     let dir = models();

@@ -244,8 +244,10 @@ fn the_other_commands_take_it_like_a_model() {
         "{diff}"
     );
     let m = Mounted::new(path.as_ref());
+    let raw = ls(path.as_ref()).into_iter();
+    let raw = raw.map(|(name, ..)| format!("tensors/{name}/raw"));
     let sums = std::process::Command::new("sha256sum")
-        .arg("tensors/a.weight/raw")
+        .args(raw)
         .current_dir(m.root())
         .output()
         .unwrap();
