@@ -24,6 +24,7 @@ mod row;
 mod store;
 mod tensors;
 
+pub(crate) use configuration::MAX_CONFIG;
 pub use configuration::{Configuration, Unused};
 pub(crate) use container::METADATA;
 pub(crate) use container::gguf;

@@ -165,16 +165,7 @@ impl Called<'_> {
                 let (index, count) = (self.whole(1)?, self.whole(2)?);
                 ops::part(x, index, count, self.axis(x, 0)?)
             }
-            Function::Concat | Function::Stack => {
-                let parts = (0..self.arguments.len()).map(|i| self.tensor(i).cloned());
-                let parts: Vec<Derived> = parts.collect::<Result<_, _>>()?;
-                match (parts.first(), self.function) {
-                    (None, _) => Err("nothing to join".into()),
-                    (Some(first), Function::Stack) => ops::stack(&parts, self.axis(first, 1)?),
-                    (Some(first), _) if first.shape.is_empty() => ops::concat(&parts, 0),
-                    (Some(first), _) => ops::concat(&parts, self.axis(first, 0)?),
-                }
-            }
+            Function::Concat | Function::Stack => self.join()?,
             Function::Pad => {
                 let (x, size) = (self.tensor(0)?, self.whole(1)?);
                 match u64::try_from(size) {
@@ -198,6 +189,20 @@ impl Called<'_> {
             Function::Dim | Function::Up | Function::Min | Function::Max => {
                 Err("is not a tensor".into())
             }
+        })
+    }
+
+    fn join(&self) -> Result<Made, Mistake> {
+        let parts = (0..self.arguments.len()).map(|i| self.tensor(i).cloned());
+        let parts: Vec<Derived> = parts.collect::<Result<_, _>>()?;
+        let Some(first) = parts.first() else {
+            return Ok(Err("nothing to join".into()));
+        };
+        Ok(match self.function {
+            Function::Stack => ops::stack(&parts, self.axis(first, 1)?),
+            // Of which there is none to be named.
+            _ if first.shape.is_empty() => ops::concat(&parts, 0),
+            _ => ops::concat(&parts, self.axis(first, 0)?),
         })
     }
 

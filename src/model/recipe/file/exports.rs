@@ -1,7 +1,6 @@
 //! `exports`.
 
 use super::super::language::{Template, parse_template};
-use super::super::mistake::Mistake;
 use super::ExportRule;
 use super::names::{Checked, Names};
 use super::reader::{Reader, Table, Value};

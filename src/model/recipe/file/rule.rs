@@ -3,7 +3,7 @@
 use super::super::language::{
     Each, Kind, Located, Node, Pattern, PatternPiece, parse_condition, parse_each, parse_pattern,
 };
-use super::super::mistake::{Mistake, quoted};
+use super::super::mistake::quoted;
 use super::super::nearest;
 use super::names::{Checked, Named, Names};
 use super::parameters;
