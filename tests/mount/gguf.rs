@@ -337,6 +337,7 @@ fn model_gguf_is_the_file_itself() {
     let mut exports = m.list("export");
     exports.sort();
     let there = [
+        "model-bf16.safetensors",
         "model-f32.safetensors",
         "model.gguf",
         "model_weights.bin",

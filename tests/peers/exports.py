@@ -74,6 +74,12 @@ def quantized_models_as_floats():
             for tensor in common:
                 same(floats[tensor].dtype, np.dtype("f4"), f"{name}: {tensor}")
                 same_values(floats[tensor].tobytes(), expected[tensor], f"{name}: {tensor}")
+            halves = load_file(mount / "export/model-bf16.safetensors")
+            same(sorted(halves), sorted(floats), f"{name}: names of the BF16 checkpoint")
+            rounded = {t: v for t, v in halves.items() if v.dtype == ml_dtypes.bfloat16}
+            assert rounded, f"{name}: nothing is BF16"
+            for tensor, values in rounded.items():
+                same_bytes(values.tobytes(), floats[tensor].astype(ml_dtypes.bfloat16).tobytes(), f"{name}: {tensor} as BF16")
             left = [t for t in floats if t.endswith(("qweight", "scales", "qzeros", "g_idx", "_packed", "absmax"))]
             same(left, [], f"{name}: what a float model does not have")
 

@@ -124,7 +124,7 @@ def float_export_by_the_safetensors_library(tmp):
         else:
             same((floats[name].dtype, list(floats[name].shape)), (np.dtype("f4"), tensor.shape), name)
             same_values(floats[name].tobytes(), tensor.f32(), name)
-    same(exports, {"model-f32.safetensors", "model.gguf", "model_weights.bin", "model_weights.json"}, "export/")
+    same(exports, {"model-bf16.safetensors", "model-f32.safetensors", "model.gguf", "model_weights.bin", "model_weights.json"}, "export/")
     why = stfs("ls", "--why", tmp / "m.gguf").decode()
     for name in ("export/model.safetensors", "export/model-fused.safetensors"):
         assert name in why, f"ls --why does not name {name}:\n{why}"

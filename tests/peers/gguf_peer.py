@@ -28,6 +28,8 @@ def described(tensor, file, offset):
         descr = PLAIN.get(tensor.dtype, "<f4")
         data = numel * np.dtype(descr).itemsize
         views["npy"] = {"descr": descr, "shape": shape, "nbytes": data + 128}
+        for cast in ("BF16", "F16"):
+            views[cast.lower()] = {"dtype": cast, "shape": shape, "nbytes": 2 * numel, "exact": tensor.dtype in (cast, "I8")}
     return {
         "dtype": tensor.dtype, "shape": shape, "numel": numel, "nbytes": len(tensor.data), "views": views,
         "origin": {"kind": "stored", "file": file, "offset": offset},

@@ -134,6 +134,11 @@ def meta_json(tmp):
             descr = np.dtype(DTYPES[t.dtype][2]).str if t.dtype in NUMPY_OWN else "<f4"
             size = (mnt / "npy" / f"{name}.npy").stat().st_size
             views["npy"] = {"descr": descr, "shape": t.shape, "nbytes": size}
+            if t.dtype != "C64":
+                small = DTYPES[t.dtype][0] <= 8
+                exact = {"bf16": small or t.dtype == "BF16", "f16": small and t.dtype != "F8_E8M0" or t.dtype == "F16"}
+                for cast, holds in exact.items():
+                    views[cast] = {"dtype": cast.upper(), "shape": t.shape, "nbytes": 2 * numel, "exact": holds}
             same(
                 json.loads(read(mnt / "tensors" / name / "meta.json")),
                 {

@@ -190,10 +190,11 @@ fn a_recipe_of_another_user_reaches_only_what_every_user_can() {
         }
         ran
     };
-    let own = mount(&path).ok();
+    let own = mount(&path);
+    assert_eq!(own.code, 0, "{own:?}");
     assert!(own.err.contains("not every user may search"), "{own:?}");
     chown(&path, Some(12_345), None).unwrap();
-    mount(&path).fails(&["recipe.toml:1:9: ", "another user wrote this recipe"]);
+    mount(&path).fails(&["recipe.toml:1:10: ", "another user wrote this recipe"]);
     // Without --allow-other nobody but this user sees it.
     drop(Mounted::new(&path));
 }

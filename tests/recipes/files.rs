@@ -171,7 +171,7 @@ fn rules_are_listed_with_an_example_each() {
         .out;
     assert_eq!(
         text.lines().filter(|l| l.contains("→")).count(),
-        6,
+        7,
         "{text}"
     );
     assert!(

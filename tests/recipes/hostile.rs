@@ -93,7 +93,7 @@ fn files_that_are_not_recipes() {
     mkfifo(&at("fifo.toml")).unwrap();
     refused(&at("fifo.toml"), &["fifo.toml", "regular file"]);
     std::fs::create_dir(at("dir.toml")).unwrap();
-    refused(&at("dir.toml"), &["dir.toml", "holds no model"]);
+    refused(&at("dir.toml"), &["dir.toml", "regular file"]);
     symlink("/dev/zero", at("zero.toml")).unwrap();
     refused(&at("zero.toml"), &["zero.toml", "regular file"]);
     symlink("gone", at("dangling.toml")).unwrap();

@@ -8,7 +8,7 @@ use super::super::ops::{self, Made};
 use super::super::tensor::Derived;
 use super::number::{self, Number};
 use super::{Evaluator, Scope, Value, shown};
-use crate::dtype::{Dtype, numel};
+use crate::dtype::numel;
 
 /// The most numbers of a range.
 const MAX_RANGE: u64 = 65_536;
