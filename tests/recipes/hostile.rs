@@ -130,7 +130,7 @@ fn models_that_are_special_files_or_unreadable() {
     ends(&dir, "model = \"a\\u0000b\"\n", &["recipe.toml:1:"]);
     if !is_root() {
         let closed = dir.file("closed.toml", "model = 'm'\n");
-        std::fs::set_permissions(&closed, PermissionsExt::from_mode(0)).unwrap();
+        std::fs::set_permissions(&closed, PermissionsExt::from_mode(0o000)).unwrap();
         refused(&closed, &["closed.toml", "Permission denied"]);
     }
 }

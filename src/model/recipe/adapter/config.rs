@@ -238,7 +238,7 @@ impl Alphas<'_> {
 enum Key<'a> {
     /// Only letters, digits, `_`, and dots, which match any character.
     Plain(&'a str),
-    Expression(Expression),
+    Expression(Box<Expression>),
 }
 
 impl<'a> Key<'a> {
@@ -246,7 +246,10 @@ impl<'a> Key<'a> {
         let is_plain = |b: u8| b.is_ascii_alphanumeric() || b == b'_' || b == b'.';
         match key.bytes().all(is_plain) {
             true => Key::Plain(key),
-            false => Key::Expression(Expression::new(&format!(r"(.*\.)?({key})$"), effort)),
+            false => {
+                let whole = format!(r"(.*\.)?({key})$");
+                Key::Expression(Box::new(Expression::new(&whole, effort)))
+            }
         }
     }
 
