@@ -3,6 +3,7 @@
 
 use std::fmt;
 use std::io;
+use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 
 /// `Result` with [`Error`].
@@ -16,9 +17,40 @@ pub const PART: char = '#';
 pub struct Location {
     path: PathBuf,
     /// Which part of the file is meant.
-    part: Option<String>,
+    part: Option<Box<str>>,
     /// The line of its text that is meant, and perhaps the column, both from 1.
-    position: Option<(usize, Option<usize>)>,
+    position: Option<Position>,
+}
+
+/// A line of a text, and perhaps a column in it, both from 1. It is in every error, so it is small.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Position {
+    line: NonZeroU32,
+    column: Option<NonZeroU32>,
+}
+
+impl Position {
+    /// That line, and that column.
+    pub fn new(line: usize, column: Option<usize>) -> Position {
+        let short = |number: usize| {
+            let short = u32::try_from(number).unwrap_or(u32::MAX);
+            NonZeroU32::new(short).unwrap_or(NonZeroU32::MIN)
+        };
+        Position {
+            line: short(line),
+            column: column.map(short),
+        }
+    }
+
+    /// The line.
+    pub fn line(self) -> u32 {
+        self.line.get()
+    }
+
+    /// The column, unless a longer piece of the text is meant.
+    pub fn column(self) -> Option<u32> {
+        self.column.map(NonZeroU32::get)
+    }
 }
 
 impl Location {
@@ -39,16 +71,11 @@ impl Location {
 
     /// A line of this file, and perhaps a column in it, both from 1: `FILE:LINE:COLUMN`.
     #[must_use]
-    pub fn at(&self, line: usize, column: Option<usize>) -> Location {
+    pub fn at(&self, position: Position) -> Location {
         Location {
-            position: Some((line, column)),
+            position: Some(position),
             ..self.clone()
         }
-    }
-
-    /// The line and the column that are meant.
-    pub fn position(&self) -> Option<(usize, Option<usize>)> {
-        self.position
     }
 
     /// The last component, without a part; empty if there is none.
@@ -70,8 +97,11 @@ impl fmt::Display for Location {
             write!(f, "{PART}{part}")?;
         }
         match self.position {
-            Some((line, Some(column))) => write!(f, ":{line}:{column}"),
-            Some((line, None)) => write!(f, ":{line}"),
+            Some(Position {
+                line,
+                column: Some(column),
+            }) => write!(f, ":{line}:{column}"),
+            Some(Position { line, column: None }) => write!(f, ":{line}"),
             None => Ok(()),
         }
     }
@@ -273,10 +303,11 @@ mod tests {
         let part = Location::from(Path::new("x.ckpt")).part("net/0.a:b");
         assert_eq!(part.to_string(), "x.ckpt#net/0.a:b");
         assert_eq!(part.name(), "x.ckpt");
-        let (line, place) = (dir.at(3, None), dir.at(3, Some(7)));
+        let at = |column| dir.at(Position::new(3, column));
+        let (line, place) = (at(None), at(Some(7)));
         assert_eq!(line.to_string(), "/models/llama:3");
         assert_eq!(place.to_string(), "/models/llama:3:7");
-        assert_eq!((place.name(), dir.position()), ("llama".into(), None));
+        assert_eq!(place.name(), "llama");
         let error = Error::invalid(&file, "is empty");
         assert_eq!(error.to_string(), "/models/llama/1.safetensors: is empty");
         assert_eq!(error.without_location(), "is empty");

@@ -40,6 +40,9 @@ enum Plain {
 /// The name of a model, whether it is taken as floats, and the model, if it could be opened.
 type Listed = (Box<str>, bool, Option<Arc<Model>>);
 
+/// The values of a recipe's parameters, by name.
+type Parameters = HashMap<Box<str>, Value>;
+
 impl Opening {
     /// The models that a recipe names, and the values of its parameters.
     pub(super) fn sources(
@@ -47,7 +50,7 @@ impl Opening {
         read: &Read,
         file: &RecipeFile,
         given: &[Given],
-    ) -> Result<(Arc<Sources>, HashMap<Box<str>, Value>)> {
+    ) -> Result<(Arc<Sources>, Parameters)> {
         // The first model may be a recipe with parameters of its own. They may use those of this one that do not
         // need its configuration.
         let known = match file.model.set.is_empty() {
