@@ -24,6 +24,7 @@ mod row;
 mod store;
 mod tensors;
 
+pub(crate) use configuration::MAX_CONFIG;
 pub use configuration::{Configuration, Unused};
 pub(crate) use container::METADATA;
 pub(crate) use container::gguf;
@@ -311,7 +312,7 @@ impl Catalog {
 /// The most bytes that all tensors may have together: 64 PiB. Overlapping spans and files with holes
 /// can promise more than 64 bits count; below this, sums over tensors need no check, even of values
 /// as F32 that are stored in one bit each, and with an export's header and alignment added.
-const MAX_TOTAL: u64 = 1 << 56;
+pub(crate) const MAX_TOTAL: u64 = 1 << 56;
 
 /// Refuses tensors that have more than [`MAX_TOTAL`] bytes together.
 fn check_total(model: &Location, tensors: &[Row]) -> Result<()> {

@@ -30,6 +30,7 @@ const CRATES: &[(&str, &[&str])] = &[
         ],
     ),
     ("indicatif", &["src/text.rs", "src/commands/"]),
+    ("toml", &["src/model/recipe/file"]),
     ("syslog", &["src/commands/logging/sink.rs"]),
 ];
 

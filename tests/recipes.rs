@@ -8,6 +8,8 @@ mod common;
 mod adapters;
 #[path = "recipes/changes.rs"]
 mod changes;
+#[path = "recipes/door.rs"]
+mod door;
 #[path = "recipes/errors.rs"]
 mod errors;
 #[path = "recipes/files.rs"]

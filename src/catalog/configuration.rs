@@ -62,7 +62,7 @@ const FILES: [&str; 5] = [
 
 /// Largest config file that is read, in bytes. Configs are small; anything larger is something
 /// else.
-const MAX_CONFIG: u64 = 64 << 20;
+pub(crate) const MAX_CONFIG: u64 = 64 << 20;
 
 /// The keys of a `config.json` that are about quantization.
 const OF_QUANTIZATION: [&str; 3] = ["quantization_config", "quantization", "compression_config"];

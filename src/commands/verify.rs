@@ -183,10 +183,14 @@ impl Naming {
     }
 }
 
-/// The file that holds a stored tensor.
+/// The file that holds a stored tensor, or that defines it.
 fn file_of(model: &Model, stored: TensorId, naming: Naming) -> String {
-    let file = model.catalog.files_of(stored).next();
-    let file = file.and_then(|f| model.catalog.files.get(f as usize));
+    let catalog = &model.catalog;
+    let file = match &catalog.derivation {
+        Some(derivation) if !catalog.is_as_stored(stored) => Some(derivation.file),
+        _ => catalog.files_of(stored).next(),
+    };
+    let file = file.and_then(|f| catalog.files.get(f as usize));
     file.map_or_else(String::new, |file| match naming {
         Naming::Names => file.name().to_string(),
         Naming::Paths => file.location().to_string(),

@@ -76,10 +76,7 @@ impl OpenModel {
         let mut opening = self.opening(true);
         match opening.recipe(&found, path, self) {
             Err(Stop::With(error)) => Err(error),
-            Ok(_) | Err(Stop::Listed) => Ok(Checked {
-                problems: opening.problems,
-                sources: opening.checked,
-            }),
+            Ok(_) | Err(Stop::Listed) => Ok(opening.checked()),
         }
     }
 
@@ -153,6 +150,12 @@ pub(super) fn find(path: &Path, audience: Audience) -> Result<Found> {
         _ => Vec::new(),
     };
     let source = Source::find(path, audience)?;
+    let named = source.model.path().unwrap_or(path);
+    if source.file.is_none() && recipe::is_named_so(named) {
+        let problem =
+            "is not a regular file, which a recipe (NAME.toml) is; rename it if it holds a model";
+        return Err(Error::invalid(path, problem));
+    }
     Ok(Found { source, given })
 }
 

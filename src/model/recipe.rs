@@ -30,7 +30,6 @@ mod tensor;
 #[cfg(test)]
 mod testing;
 
-pub use mistake::{Lines, Mistake};
 pub use open::{Opening, Stop};
 pub use rules::Given;
 pub use summary::{Made, RuleSummary};

@@ -31,8 +31,8 @@ fn keys_of_the_file() {
         ("model = 'm'\n[⟦confg]\nset = {}\n", &["confg", "config"]),
         ("model = { path = 'm', ⟦pth = 'x' }\n", &["pth", "path"]),
         (
-            "model = { path = 'm', as = ⟦'float' }\n",
-            &["float", "floats", "stored"],
+            "model = { path = 'm', as = '⟦float' }\n",
+            &["float", "floats"],
         ),
         ("model = ⟦5\n", &["model"]),
         ("model = ⟦{ as = 'floats' }\n", &["path"]),
@@ -68,11 +68,11 @@ fn keys_of_the_file() {
             &["flie", "file"],
         ),
         (
-            "model = 'm'\nexports = [{ file = ⟦'../x.safetensors', on = '*' }]\n",
+            "model = 'm'\nexports = [{ file = '⟦../x.safetensors', on = '*' }]\n",
             &["../x.safetensors"],
         ),
         (
-            "model = 'm'\nexports = [{ file = ⟦'model.safetensors', on = '*' }]\n",
+            "model = 'm'\nexports = [{ file = '⟦model.safetensors', on = '*' }]\n",
             &["model.safetensors"],
         ),
         ("model = 'm'\nrules = ⟦{}\n", &["rules"]),
@@ -94,7 +94,7 @@ fn keys_of_rules() {
         ("{ drop = 'a.weight', ⟦is = 'it' },", &["is", "drop"]),
         ("{ keep = '*', ⟦to = 'x' },", &["to", "keep"]),
         ("{ lora = 'tuned', ⟦where = '1 == 1' },", &["where", "lora"]),
-        ("{ on = 'a.weight', ⟦scale = 2 },", &["scale", "lora"]),
+        ("{ on = 'a.weight', ⟦scale = 2 },", &["scale"]),
         ("{ on = ⟦5 },", &["on"]),
         ("{ on = ⟦[] },", &["on"]),
         ("{ on = ['a.weight', ⟦3] },", &["on"]),
@@ -104,7 +104,10 @@ fn keys_of_rules() {
             &["optional", "true"],
         ),
         ("{ on = 'a.weight', to = { x = ⟦1 } },", &["x"]),
-        ("{ on = 'a.weight', for = '⟦1..2', to = 'x' },", &["for"]),
+        (
+            "{ on = 'a.weight', for = '⟦1..2', to = 'x' },",
+            &["variable", "'1'"],
+        ),
         (
             "{ on = '{n}.weight', for = '⟦n in 0..2', to = 'x{n}' },",
             &["n"],
@@ -120,19 +123,19 @@ fn patterns() {
         ("{ on = 'a.⟦{n' },", &["{"]),
         ("{ on = 'a.n⟦}' },", &["}"]),
         ("{ on = '{n}.⟦{n}' },", &["n", "where"]),
-        ("{ on = '⟦{}.x' },", &[]),
+        ("{ on = '⟦{}.x' },", &["{NAME}"]),
         ("{ on = '⟦{it}.x' },", &["it"]),
         ("{ on = '⟦{dim}.x' },", &["dim"]),
         ("{ on = '⟦{tuned}.x' },", &["tuned"]),
         ("{ on = '⟦{a b}.x' },", &["a b"]),
-        ("{ on = '⟦{n=}.x' },", &["n"]),
-        ("{ on = '⟦{x=a||b}.x' },", &["x"]),
-        ("{ on = '⟦{n...}.x' },", &["n"]),
-        ("{ on = ⟦'' },", &[]),
-        ("{ on = '{n}.weight', to = 'x.⟦{' },", &[]),
+        ("{ on = '⟦{n=}.x' },", &["empty"]),
+        ("{ on = '⟦{x=a||b}.x' },", &["empty"]),
+        ("{ on = '⟦{n...}.x' },", &["{NAME..}"]),
+        ("{ on = '⟦' },", &["empty pattern"]),
+        ("{ on = '{n}.weight', to = 'x.⟦{' },", &["{"]),
         ("{ on = '{n}.weight', to = 'x⟦}' },", &["}"]),
         ("{ on = '{n}.weight', to = 'x.{n ⟦m}' },", &["m"]),
-        ("{ on = '{n}.weight', to = ⟦'' },", &[]),
+        ("{ on = '{n}.weight', to = '⟦' },", &["empty name"]),
     ]);
 }
 
@@ -142,15 +145,15 @@ fn expressions() {
         ("{ on = 'a.weight', is = 'it +⟦' },", &["end"]),
         ("{ on = 'a.weight', is = '⟦' },", &[]),
         ("{ on = 'a.weight', is = 'it ⟦it' },", &["it"]),
-        ("{ on = 'a.weight', is = '(it⟦' },", &[")"]),
+        ("{ on = 'a.weight', is = '⟦(it' },", &["'('"]),
         ("{ on = 'a.weight', is = 'it⟦)' },", &[")"]),
-        ("{ on = 'a.weight', is = 'it[1⟦' },", &["]"]),
+        ("{ on = 'a.weight', is = 'it⟦[1' },", &["'['"]),
         ("{ on = 'a.weight', is = 'it[⟦]' },", &[]),
-        ("{ on = 'a.weight', is = \"it + ⟦'b.weight\" },", &["'"]),
-        ("{ on = 'a.weight', is = 'it *⟦* 2' },", &[]),
+        ("{ on = 'a.weight', is = \"it + ⟦'b.weight\" },", &["quote"]),
+        ("{ on = 'a.weight', is = 'it ⟦** 2' },", &["'**'"]),
         ("{ on = 'a.weight', is = 'it ⟦$ 2' },", &["$"]),
         ("{ on = 'a.weight', is = 'it ⟦= 2' },", &["="]),
-        ("{ on = 'a.weight', is = 'it ⟦== 2' },", &["=="]),
+        ("{ on = 'a.weight', is = 'it ⟦== 2' },", &["where"]),
         ("{ on = 'a.weight', is = 'it ⟦and it' },", &["and"]),
         ("{ on = 'a.weight', where = '⟦1' },", &["1"]),
         ("{ on = 'a.weight', where = '1 ⟦= 1' },", &["=="]),
@@ -167,15 +170,15 @@ fn expressions() {
             &["bf16", "axis"],
         ),
         (
-            "{ on = 'a.weight', is = 'part(it for ⟦it in 0..2)' },",
-            &["it"],
+            "{ on = 'a.weight', is = 'part(it ⟦for it in 0..2)' },",
+            &["part", "for"],
         ),
         ("{ on = 'a.weight', is = 'concat(it for ⟦e)' },", &["e"]),
         ("{ on = 'a.weight', is = '⟦config' },", &["config"]),
         ("{ on = 'a.weight', is = '⟦dtype' },", &["dtype"]),
         ("{ on = 'a.weight', is = '⟦concat' },", &["concat"]),
         ("{ on = 'a.weight', is = '⟦tuned' },", &["tuned"]),
-        ("{ on = 'a.weight', is = \"⟦''\" },", &[]),
+        ("{ on = 'a.weight', is = \"⟦''\" },", &["empty name"]),
     ]);
 }
 
@@ -223,7 +226,7 @@ fn files_that_are_not_toml() {
     files(&[
         ("model = 'm'\nrules = [⟦", &[]),
         ("model = ⟦m\n", &[]),
-        ("model = 'm'\n⟦model = 'x'\n", &["model"]),
+        ("model = 'm'\n⟦model = 'x'\n", &["duplicate key"]),
     ]);
     let dir = models();
     refused(
@@ -243,12 +246,12 @@ fn files_that_are_not_toml() {
 fn models_that_are_not_there() {
     let dir = models();
     let path = dir.file("recipe.toml", "model = 'nowhere'\n");
-    refused(&path, &["recipe.toml:1:9: ", "nowhere", "No such file"]);
+    refused(&path, &["recipe.toml:1:10: ", "nowhere", "No such file"]);
     let path = dir.file(
         "recipe.toml",
         "model = 'm'\nmodels = { x = { path = 'gone' } }\n",
     );
-    refused(&path, &["recipe.toml:2:25: ", "gone"]);
+    refused(&path, &["recipe.toml:2:26: ", "gone"]);
     // A model that is there and damaged: its own error, at the place that names it.
     model(&dir, "bad", &[]);
     dir.file(
@@ -256,7 +259,7 @@ fn models_that_are_not_there() {
         b"\xff\xff\xff\xff\xff\xff\xff\xff{}",
     );
     let path = dir.file("recipe.toml", "model = 'm'\nmodels = { x = 'bad' }\n");
-    refused(&path, &["recipe.toml:2:16: ", "bad/model.safetensors"]);
+    refused(&path, &["recipe.toml:2:17: ", "bad/model.safetensors"]);
     refused(&dir.join("absent.toml"), &["absent.toml", "No such file"]);
 }
 
@@ -279,11 +282,11 @@ fn parameters_given_on_the_command_line() {
         serde_json::json!([1, 6])
     );
     ls("pt=4").fails(&["pt", "tp"]);
-    for (set, code) in [("tp", 2), ("tp=", 1), ("tp=x", 1), ("=4", 2)] {
+    for set in ["tp", "tp=", "tp=x", "tp=1 +", "=4"] {
         let ran = ls(set);
-        assert!(ran.code == code || ran.code == 1, "{set}: {ran:?}");
+        assert!(ran.code == 1 || ran.code == 2, "{set}: {ran:?}");
         assert!(
-            ran.code != 0 && ran.err.contains("stfs: ") || ran.code == 2,
+            ran.out.is_empty() && ran.err.starts_with("stfs: "),
             "{set}: {ran:?}"
         );
     }

@@ -6,6 +6,7 @@ mod models;
 mod names;
 mod parameters;
 mod reader;
+mod results;
 mod rule;
 
 use std::path::PathBuf;
@@ -17,6 +18,9 @@ use super::mistake::{Mistake, Place};
 
 use names::Names;
 use reader::{Reader, Table};
+
+/// No more mistakes are listed one by one.
+const MAX_MISTAKES: usize = 1000;
 
 /// A recipe as its file has it.
 #[derive(Debug, Clone, PartialEq)]
@@ -150,7 +154,7 @@ pub struct Broken {
     /// What can be checked all the same: the rules above the first one of which nothing is known. An
     /// expression that could not be understood is [`Kind::Mistaken`](super::language::Kind::Mistaken). It
     /// must not be mounted.
-    pub rest: Option<RecipeFile>,
+    pub rest: Option<Box<RecipeFile>>,
 }
 
 /// Parses a recipe.
@@ -163,9 +167,18 @@ pub fn parse(text: &str) -> Result<RecipeFile, Broken> {
     let rest = reader.root().and_then(|root| recipe(&mut reader, &root));
     let mut mistakes = reader.mistakes;
     mistakes.sort_by_key(|mistake| mistake.at);
+    if let Some(mistake) = mistakes.get(MAX_MISTAKES) {
+        let more = crate::text::thousands((mistakes.len() - MAX_MISTAKES) as u64);
+        let more = Mistake::of_line(mistake.at, format!("{more} more mistakes from here on"));
+        mistakes.truncate(MAX_MISTAKES);
+        mistakes.push(more);
+    }
     match rest {
         Some(file) if mistakes.is_empty() => Ok(file),
-        rest => Err(Broken { mistakes, rest }),
+        rest => {
+            let rest = rest.map(Box::new);
+            Err(Broken { mistakes, rest })
+        }
     }
 }
 
@@ -177,7 +190,7 @@ fn recipe<'t>(reader: &mut Reader<'t>, root: &Table<'t>) -> Option<RecipeFile> {
     // It may be the key that is not known.
     if model.is_none() && are_known {
         let what = "model is missing: the path of the model that the rules start with";
-        reader.mistakes.push(Mistake::of_line(Place(0), what));
+        reader.mistake(Place(0), what);
     }
     let mut names = Names::default();
     let models = models::further(reader, root, &mut names);
@@ -204,3 +217,6 @@ pub fn parse_parameter(name: &str, value: &str) -> Result<Parameter, Mistake> {
     let value = Located::plain(value, 0);
     parameters::overriding(name, &value)
 }
+
+#[cfg(test)]
+mod tests;

@@ -2,12 +2,14 @@
 //! they are once they are parsed.
 
 mod call;
+mod condition;
 mod lexer;
 mod located;
 mod number;
 mod parser;
 mod pattern;
 mod pattern_text;
+mod subscript;
 mod template;
 
 use super::mistake::{Mistake, Place};

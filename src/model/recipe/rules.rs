@@ -181,13 +181,8 @@ impl Run<'_> {
 
     fn finish(self) -> Results {
         let mistakes = self.mistakes.finish();
-        let outcome = |(index, slot): (u32, &state::Slot)| {
-            let tensor = self.state.tensor(index, self.world.sources)?;
-            let name = slot.name.clone();
-            Some(Outcome { name, tensor })
-        };
         let tensors = match mistakes.is_empty() {
-            true => self.state.live().filter_map(outcome).collect(),
+            true => self.state.finish(self.world.sources),
             false => Vec::new(),
         };
         Results {

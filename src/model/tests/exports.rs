@@ -4,6 +4,19 @@ use super::*;
 use crate::dtype::Opaque;
 use crate::export::Absent;
 
+/// A recipe's own files must not have these names.
+#[test]
+fn built_in_names_are_known_to_those_who_name_further_files() {
+    let known = crate::catalog::BUILT_IN_EXPORTS;
+    for export in Export::ALL {
+        assert!(known.contains(&export.name()), "{}", export.name());
+        assert_eq!(Export::from_number(export.number()), Some(export));
+    }
+    let further = Export::Further(3);
+    assert_eq!(Export::from_number(further.number()), Some(further));
+    assert_eq!(further.position(), Export::ALL.len() + 3);
+}
+
 #[test]
 fn block_types_are_the_models_quantization_and_not_in_safetensors() {
     let quantization = |m: &Model| -> Value {

@@ -44,7 +44,7 @@ def _case(name, config, formula):
     assert sorted(merged) == sorted(a), (sorted(merged), sorted(a))
     # Two products, a sum and a quotient, in another order or fused, and perhaps a rounding to BF16 that then goes the other way.
     tolerance = {
-        n: 4 * 2.0**-24 * (a[n].double().abs() + b[n].double().abs()) + ("bf16" in name) * 2.0**-8 * merged[n].double().abs()
+        n: 4 * 2.0**-24 * (a[n].double().abs() + b[n].double().abs()) + ("bf16" in name) * 2.0**-7 * merged[n].double().abs()
         for n in merged if not _same(merged[n], a[n], b[n], name)
     }  # fmt: skip
     recipe = f'model = "a"\nmodels = {{ other = "b" }}\nrules = [{{ on = "*", is = "{formula}" }}]\n'

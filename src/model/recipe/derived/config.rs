@@ -4,7 +4,7 @@ use serde_json::{Map, Value};
 
 use super::super::mistake::{Mistake, Place};
 use super::{ChangedConfig, Definition};
-use crate::catalog::Configuration;
+use crate::catalog::{Configuration, MAX_CONFIG};
 
 impl Definition<'_> {
     /// The configuration as the recipe changes it.
@@ -35,21 +35,24 @@ impl Definition<'_> {
             let what = format!("{} cannot be changed: {}", unused.file, unused.why);
             return Err(vec![Mistake::at(at, what)]);
         }
-        let is_a_file = catalog.store.exists(Configuration::MAIN);
-        let mut config = configs.config.take().unwrap_or(Value::Object(Map::new()));
+        let mut config = configs.config.take().unwrap_or_else(empty);
         self.change(&mut config)?;
-        // A GGUF file's keys take the place of the configuration, and are not a config.json.
-        let file = match is_a_file || !catalog.configs.types_tell_all {
-            true => config.clone(),
-            false => {
-                let mut alone = Value::Object(Map::new());
-                self.change(&mut alone)?;
-                alone
+        let file = match catalog.configs.types_tell_all {
+            // A GGUF file's keys take the place of the configuration, and are not a config.json.
+            true => {
+                let read = catalog.store.read_small(Configuration::MAIN, MAX_CONFIG);
+                let read = read
+                    .ok()
+                    .and_then(|bytes| serde_json::from_slice(&bytes).ok());
+                let mut file = read.unwrap_or_else(empty);
+                self.change(&mut file)?;
+                file
             }
+            false => config.clone(),
         };
         configs.config = Some(config);
-        let is_empty = file.as_object().is_some_and(Map::is_empty);
-        let file = (is_a_file || !is_empty).then(|| text(&file));
+        let is_there = catalog.store.exists(Configuration::MAIN) || file != empty();
+        let file = is_there.then(|| text(&file));
         Ok(ChangedConfig { configs, file })
     }
 
@@ -66,6 +69,10 @@ impl Definition<'_> {
             false => Err(mistakes),
         }
     }
+}
+
+fn empty() -> Value {
+    Value::Object(Map::new())
 }
 
 /// As programs write it.
@@ -91,7 +98,6 @@ fn set(config: &mut Value, at: Place, keys: &[String], value: &Value) -> Result<
             object.insert(last.clone(), value.clone());
             return Ok(());
         }
-        let empty = || Value::Object(Map::new());
         place = object.entry(key.clone()).or_insert_with(empty);
     }
     Ok(())

@@ -10,7 +10,7 @@ use super::super::mistake::Mistake;
 use super::super::rules::Outcome;
 use super::super::scope::Known;
 use super::Definition;
-use crate::catalog::{BUILT_IN_EXPORTS, FileOfTensors, natural};
+use crate::catalog::{BUILT_IN_EXPORTS, FileOfTensors, METADATA, natural};
 use crate::text::{elide, printable};
 
 /// The longest name that Linux takes for a file, in bytes.
@@ -46,7 +46,11 @@ impl Definition<'_> {
                 };
                 matches += 1;
                 let added = found.and_then(|found| files.add(rule, index, tensor, found));
-                mistakes.extend(added.err());
+                if let Err(mistake) = added
+                    && !mistakes.contains(&mistake)
+                {
+                    mistakes.push(mistake);
+                }
                 if mistakes.len() - before >= MOST {
                     break;
                 }
@@ -141,6 +145,13 @@ impl Files {
         };
         let other = (name != tensor).then(|| name.as_str().into());
         file.tensors.push((index, other));
+        if name == METADATA {
+            let what = format!(
+                "'{}': a safetensors file has no tensor of that name",
+                shown(&name)
+            );
+            return Err(Mistake::of_line(rule.at, what));
+        }
         if !self.taken.insert((at, name.clone())) {
             let (file, name, tensor) = (shown(&file.name), shown(&name), shown(tensor));
             let what = format!("'{tensor}' would be a second '{name}' in '{file}'");

@@ -8,7 +8,7 @@ use super::super::ops::{self, Made};
 use super::super::tensor::Derived;
 use super::number::{self, Number};
 use super::{Evaluator, Scope, Value, shown};
-use crate::dtype::{Dtype, numel};
+use crate::dtype::numel;
 
 /// The most numbers of a range.
 const MAX_RANGE: u64 = 65_536;
@@ -49,35 +49,6 @@ impl Scope for Repeated<'_> {
     }
 }
 
-/// How a function is called: its arguments, how many of them there are at the least and at the most, and
-/// whether it has an axis.
-fn usage(function: Function) -> (&'static str, usize, usize, bool) {
-    const MANY: usize = usize::MAX;
-    match function {
-        Function::Part => ("part(x, i, n, axis=0)", 3, 3, true),
-        Function::Concat => ("concat(a, b, …, axis=0)", 1, MANY, true),
-        Function::Stack => ("stack(a, b, …, axis=0)", 1, MANY, true),
-        Function::Pad => ("pad(x, n, axis=0)", 2, 2, true),
-        Function::Reshape => ("reshape(x, a, b, …)", 1, MANY, false),
-        Function::Permute => ("permute(x, a, b, …)", 1, MANY, false),
-        Function::T => ("t(x)", 1, 1, false),
-        Function::Dim => ("dim(x, axis)", 2, 2, false),
-        Function::Up => ("up(n, m)", 2, 2, false),
-        Function::Min => ("min(a, b, …)", 1, MANY, false),
-        Function::Max => ("max(a, b, …)", 1, MANY, false),
-        Function::Cast(Dtype::F32) => ("f32(x)", 1, 1, false),
-        Function::Cast(Dtype::F16) => ("f16(x)", 1, 1, false),
-        Function::Cast(Dtype::BF16) => ("bf16(x)", 1, 1, false),
-        Function::Cast(Dtype::F8_E4M3) => ("f8_e4m3(x)", 1, 1, false),
-        Function::Cast(_) => ("f8_e5m2(x)", 1, 1, false),
-    }
-}
-
-fn name(function: Function) -> &'static str {
-    let usage = usage(function).0;
-    usage.split('(').next().unwrap_or(usage)
-}
-
 /// A call with its arguments' values.
 struct Called<'a> {
     function: Function,
@@ -88,11 +59,6 @@ struct Called<'a> {
 
 impl Evaluator<'_> {
     pub(super) fn call(self, node: &Node, call: &Call) -> Result<Value, Mistake> {
-        let function = call.function;
-        let (usage, least, most, has_axis) = usage(function);
-        if let Some(axis) = call.axis.as_ref().filter(|_| !has_axis) {
-            return Err(Mistake::at(axis.at, format!("{usage} has no axis=")));
-        }
         let arguments = match &call.each {
             Some(each) => self.repeated(call, each)?,
             None => {
@@ -101,18 +67,12 @@ impl Evaluator<'_> {
                 all.collect::<Result<_, Mistake>>()?
             }
         };
-        let count = arguments.len();
-        if call.each.is_none() && !(least..=most).contains(&count) {
-            let needed = if most == least { "" } else { "at least " };
-            let what = format!("{usage} takes {needed}{least} arguments, not {count}");
-            return Err(Mistake::at(node.at, what));
-        }
         let axis = match &call.axis {
             Some(axis) => Some((number::whole(&self.value(axis)?, axis)?, axis)),
             None => None,
         };
         let called = Called {
-            function,
+            function: call.function,
             node,
             arguments,
             axis,
@@ -122,15 +82,10 @@ impl Evaluator<'_> {
 
     /// The one argument, for each number.
     fn repeated<'n>(self, call: &'n Call, each: &Each) -> Result<Vec<(Value, &'n Node)>, Mistake> {
-        let at = |what: String| Mistake::at(each.at, what);
-        let (usage, _, most, _) = usage(call.function);
-        let [argument] = &call.arguments[..] else {
-            let count = call.arguments.len();
-            return Err(at(format!("'for' repeats one argument, not {count}")));
+        // The parser lets no more through.
+        let Some(argument) = call.arguments.first() else {
+            return Ok(Vec::new());
         };
-        if most != usize::MAX || matches!(call.function, Function::Reshape | Function::Permute) {
-            return Err(at(format!("{usage} has no 'for'")));
-        }
         let numbers = self.numbers(each)?;
         let mut all = Vec::new();
         for number in numbers {
@@ -210,16 +165,7 @@ impl Called<'_> {
                 let (index, count) = (self.whole(1)?, self.whole(2)?);
                 ops::part(x, index, count, self.axis(x, 0)?)
             }
-            Function::Concat | Function::Stack => {
-                let parts = (0..self.arguments.len()).map(|i| self.tensor(i).cloned());
-                let parts: Vec<Derived> = parts.collect::<Result<_, _>>()?;
-                match (parts.first(), self.function) {
-                    (None, _) => Err("nothing to join".into()),
-                    (Some(first), Function::Stack) => ops::stack(&parts, self.axis(first, 1)?),
-                    (Some(first), _) if first.shape.is_empty() => ops::concat(&parts, 0),
-                    (Some(first), _) => ops::concat(&parts, self.axis(first, 0)?),
-                }
-            }
+            Function::Concat | Function::Stack => self.join()?,
             Function::Pad => {
                 let (x, size) = (self.tensor(0)?, self.whole(1)?);
                 match u64::try_from(size) {
@@ -243,6 +189,20 @@ impl Called<'_> {
             Function::Dim | Function::Up | Function::Min | Function::Max => {
                 Err("is not a tensor".into())
             }
+        })
+    }
+
+    fn join(&self) -> Result<Made, Mistake> {
+        let parts = (0..self.arguments.len()).map(|i| self.tensor(i).cloned());
+        let parts: Vec<Derived> = parts.collect::<Result<_, _>>()?;
+        let Some(first) = parts.first() else {
+            return Ok(Err("nothing to join".into()));
+        };
+        Ok(match self.function {
+            Function::Stack => ops::stack(&parts, self.axis(first, 1)?),
+            // Of which there is none to be named.
+            _ if first.shape.is_empty() => ops::concat(&parts, 0),
+            _ => ops::concat(&parts, self.axis(first, 0)?),
         })
     }
 
@@ -301,7 +261,7 @@ impl Called<'_> {
     }
 
     fn mistake(&self, why: &str) -> Mistake {
-        Mistake::at(self.node.at, format!("{}: {why}", name(self.function)))
+        Mistake::at(self.node.at, format!("{}: {why}", self.function.name()))
     }
 
     fn node_of(&self, argument: usize) -> &Node {
@@ -314,7 +274,7 @@ impl Called<'_> {
         match self.arguments.get(argument) {
             Some((Value::Tensor(x), _)) => Ok(x),
             Some((other, node)) => {
-                let name = name(self.function);
+                let name = self.function.name();
                 let what = format!("{name}: {} where a tensor is needed", shown(other));
                 Err(Mistake::at(node.at, what))
             }
@@ -345,7 +305,7 @@ impl Called<'_> {
         from_start.filter(|&at| at < count).ok_or_else(|| {
             let what = format!(
                 "{}: there is no axis {axis} of {} ({:?})",
-                name(self.function),
+                self.function.name(),
                 x.label,
                 x.shape
             );

@@ -61,16 +61,7 @@ impl Evaluator<'_> {
                     None => Ok(default),
                 };
                 let (start, stop) = (bound(start, 0)?, bound(stop, bounds.size)?);
-                let step = match step {
-                    None => 1,
-                    Some(node) => match u64::try_from(whole(node)?) {
-                        Ok(step) if step > 0 => step,
-                        _ => {
-                            let what = format!("steps are positive, not {}", whole(node)?);
-                            return Err(Mistake::at(node.at, what));
-                        }
-                    },
-                };
+                let step = step.as_ref().map_or(Ok(1), |node| self.step(node))?;
                 Ok(Range {
                     start: start.min(stop),
                     stop,
@@ -79,6 +70,13 @@ impl Evaluator<'_> {
                 })
             }
         }
+    }
+
+    fn step(self, node: &Node) -> Result<u64, Mistake> {
+        let step = number::whole(&self.value(node)?, node)?;
+        let positive = u64::try_from(step).ok().filter(|&step| step > 0);
+        let what = || format!("steps are positive, not {step}");
+        positive.ok_or_else(|| Mistake::at(node.at, what()))
     }
 }
 

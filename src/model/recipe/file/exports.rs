@@ -1,7 +1,6 @@
 //! `exports`.
 
 use super::super::language::{Template, parse_template};
-use super::super::mistake::Mistake;
 use super::ExportRule;
 use super::names::{Checked, Names};
 use super::reader::{Reader, Table, Value};
@@ -24,7 +23,7 @@ fn export<'t>(reader: &mut Reader<'t>, table: &Table<'t>, names: &Names) -> Opti
     for key in ["file", "on"] {
         if table.get(key).is_none() && are_known {
             let what = format!("an export has file and on; {key} is missing");
-            reader.mistakes.push(Mistake::of_line(table.at, what));
+            reader.mistake(table.at, what);
         }
     }
     let on = table

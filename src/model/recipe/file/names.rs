@@ -1,10 +1,18 @@
 //! Which names there are, and whether expressions use only those.
 
+use std::collections::{BTreeMap, HashSet};
+
 use super::super::language::{
     Call, FUNCTIONS, Hole, Kind, Node, Pattern, Subscript, Template, TemplatePiece, check_name,
 };
 use super::super::mistake::{Mistake, Place, quoted};
 use super::super::nearest;
+
+/// Names that conditions know.
+const OF_CONDITIONS: [&str; 2] = ["dtype", "ndim"];
+
+/// How many mistakes come with what was probably meant.
+const MAX_SUGGESTIONS: usize = 100;
 
 /// What a name is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -33,25 +41,25 @@ impl Named {
 }
 
 /// Names that are known at some place.
-#[derive(Debug, Clone, Default)]
-pub struct Names {
-    all: Vec<(Box<str>, Named)>,
+#[derive(Debug, Default)]
+pub struct Names<'a> {
+    /// Those that are known everywhere.
+    outer: Option<&'a Names<'a>>,
+    own: BTreeMap<Box<str>, Named>,
 }
 
-impl Names {
+impl<'a> Names<'a> {
     /// What a name is.
     pub fn get(&self, name: &str) -> Option<Named> {
-        let found = self.all.iter().find(|(n, _)| **n == *name);
-        Some(found?.1)
+        let own = self.own.get(name).copied();
+        own.or_else(|| self.outer?.get(name))
     }
 
     /// One more name. The error is why it cannot be.
     pub fn add(&mut self, name: &str, named: Named) -> Result<(), String> {
-        let checked = check_name(name).and_then(|()| self.check_free(name));
-        if checked.is_ok() || self.get(name).is_none() {
-            self.all.push((name.into(), named));
-        }
-        checked
+        check_name(name).and_then(|()| self.check_free(name))?;
+        self.own.insert(name.into(), named);
+        Ok(())
     }
 
     /// Whether nothing has that name. The error is what has.
@@ -67,22 +75,39 @@ impl Names {
     }
 
     /// The holes of a pattern, too.
-    pub fn with_holes(&self, pattern: &Pattern) -> Names {
-        let mut names = self.clone();
-        for (name, hole) in pattern.holes() {
+    pub fn with_holes(&'a self, pattern: Option<&Pattern>) -> Names<'a> {
+        let holes = pattern.iter().flat_map(|pattern| pattern.holes());
+        let own = holes.map(|(name, hole)| {
             let named = match hole {
                 Hole::Gather => Named::Gathering,
                 _ => Named::Hole,
             };
-            names.all.push((name.into(), named));
+            (name.into(), named)
+        });
+        Names {
+            own: own.collect(),
+            outer: Some(self),
         }
-        names
+    }
+
+    /// All names but those of models.
+    fn of_values(&self) -> Vec<&str> {
+        let own = self.own.iter().filter(|(_, n)| **n != Named::Model);
+        let own = own.map(|(name, _)| &**name);
+        let outer = self.outer.map_or(Vec::new(), Names::of_values);
+        own.chain(outer).collect()
+    }
+
+    fn of_models(&self) -> Vec<&str> {
+        let own = self.own.iter().filter(|(_, n)| **n == Named::Model);
+        let own = own.map(|(name, _)| &**name);
+        let outer = self.outer.map_or(Vec::new(), Names::of_models);
+        own.chain(outer).collect()
     }
 
     /// The name of a model that is nearest, for a message.
     pub fn no_model(&self, name: &str) -> String {
-        let models = self.all.iter().filter(|(_, n)| *n == Named::Model);
-        let models = models.map(|(name, _)| &**name).chain(["model"]);
+        let models = self.of_models().into_iter().chain(["model"]);
         let meant = nearest::did_you_mean(nearest::word(name, models));
         format!("{} is not one of the models{meant}", quoted(name))
     }
@@ -90,25 +115,28 @@ impl Names {
 
 /// Checks expressions; where a name is not known, they become [`Kind::Mistaken`].
 pub struct Checked<'c> {
-    names: Names,
+    names: &'c Names<'c>,
+    /// Variables of the calls around this place.
+    variables: Vec<Box<str>>,
     mistakes: &'c mut Vec<Mistake>,
     /// Whether there is an `it`.
     pub has_tensors: bool,
     /// Whether it is a condition, in which quotes are text.
     pub is_condition: bool,
     /// Names that follow only.
-    pub below: &'c [Box<str>],
+    pub below: Option<&'c HashSet<Box<str>>>,
 }
 
 impl<'c> Checked<'c> {
     /// Expressions that may use these names, and no tensors.
-    pub fn new(names: &Names, mistakes: &'c mut Vec<Mistake>) -> Checked<'c> {
+    pub fn new(names: &'c Names<'c>, mistakes: &'c mut Vec<Mistake>) -> Checked<'c> {
         Checked {
-            names: names.clone(),
+            names,
+            variables: Vec::new(),
             mistakes,
             has_tensors: false,
             is_condition: false,
-            below: &[],
+            below: None,
         }
     }
 
@@ -179,13 +207,11 @@ impl<'c> Checked<'c> {
                 self.range(range);
             }
             self.variable(each.at, &each.variable, each.range.is_some());
-            // Within the call it stands for a number, whatever else has its name.
-            let variable = (each.variable.clone(), Named::Variable);
-            self.names.all.insert(0, variable);
+            self.variables.push(each.variable.clone());
         }
         call.arguments.iter_mut().for_each(|node| self.node(node));
         if call.each.is_some() {
-            self.names.all.remove(0);
+            self.variables.pop();
         }
         if let Some(axis) = &mut call.axis {
             self.node(axis);
@@ -197,6 +223,10 @@ impl<'c> Checked<'c> {
         let is_gathering = self.names.get(name) == Some(Named::Gathering);
         let checked = match (has_range, is_gathering) {
             (false, true) => Ok(()),
+            _ if self.variables.iter().any(|v| **v == *name) => Err(format!(
+                "{} is a variable already; choose another name",
+                quoted(name)
+            )),
             (true, _) => check_name(name).and_then(|()| self.names.check_free(name)),
             (false, false) => Err(format!(
                 "{} is not a hole that gathers numbers, such as {{e#}}; give its numbers, as in for e in 0..4",
@@ -209,9 +239,14 @@ impl<'c> Checked<'c> {
     }
 
     fn name(&self, name: &str) -> Result<(), String> {
+        if self.variables.iter().any(|variable| **variable == *name) {
+            return Ok(());
+        }
         let shown = quoted(name);
         match self.names.get(name) {
             Some(Named::Parameter | Named::Hole | Named::Variable) => return Ok(()),
+            // A condition is about one name, before names are gathered.
+            Some(Named::Gathering) if self.is_condition => return Ok(()),
             Some(Named::Gathering) => {
                 return Err(format!(
                     "{shown} gathers: it is a number only where a function repeats its argument 'for {name}'"
@@ -224,33 +259,40 @@ impl<'c> Checked<'c> {
             }
             None => {}
         }
-        let of_conditions = ["dtype", "ndim"];
-        if of_conditions.contains(&name) {
+        if OF_CONDITIONS.contains(&name) {
             return match self.is_condition {
                 true => Ok(()),
                 false => Err(format!("{name} is for conditions (where)")),
             };
         }
-        if self.below.iter().any(|below| **below == *name) {
+        if self.below.is_some_and(|below| below.contains(name)) {
             return Err(format!(
                 "{shown} is not known yet: a parameter may use those above it"
             ));
         }
-        let usable = self.names.all.iter().filter(|(_, n)| *n != Named::Model);
-        let mut known: Vec<&str> = usable.map(|(name, _)| &**name).collect();
-        if self.is_condition {
-            known.extend(of_conditions);
-        }
-        if self.has_tensors {
-            known.push("it");
-        }
-        known.extend(FUNCTIONS.iter().map(|f| f.name));
-        let meant = nearest::did_you_mean(nearest::word(name, known));
+        let meant = nearest::did_you_mean(self.nearest(name));
         let what = match self.has_tensors {
             true => "is not a hole, a parameter or a variable here",
             false => "is not a parameter",
         };
         Err(format!("{shown} {what}{meant}"))
+    }
+
+    /// What was probably meant by a name. After many mistakes nobody wants to know.
+    fn nearest(&self, name: &str) -> Option<&str> {
+        if self.mistakes.len() > MAX_SUGGESTIONS {
+            return None;
+        }
+        let mut known = self.names.of_values();
+        known.extend(self.variables.iter().map(|name| &**name));
+        if self.is_condition {
+            known.extend(OF_CONDITIONS);
+        }
+        if self.has_tensors {
+            known.push("it");
+        }
+        known.extend(FUNCTIONS.iter().map(|f| f.name));
+        nearest::word(name, known)
     }
 
     fn tensor(&self, model: Option<&str>) -> Result<(), String> {

@@ -1,5 +1,7 @@
 //! `set`: parameters.
 
+use std::collections::HashSet;
+
 use toml::de::DeValue;
 
 use super::super::language::{Kind, Located, Node, check_name, parse_expression};
@@ -12,13 +14,13 @@ use super::reader::{Entry, Reader, Table, Value};
 pub fn all<'t>(reader: &mut Reader<'t>, root: &Table<'t>, names: &mut Names) -> Vec<Parameter> {
     let table = root.get("set").and_then(|v| reader.table(v, "set"));
     let entries = table.iter().flat_map(|t| &t.entries);
-    let below: Vec<Box<str>> = entries.clone().map(|e| Box::from(&*e.key.text)).collect();
+    let below: HashSet<Box<str>> = entries.clone().map(|e| Box::from(&*e.key.text)).collect();
     let mut parameters = Vec::new();
     for entry in entries {
         let mut parameter = parameter(reader, entry);
         // It may use those above alone.
         let mut checked = Checked::new(names, &mut reader.mistakes);
-        checked.below = &below;
+        checked.below = Some(&below);
         checked.node(&mut parameter.value);
         if let Err(what) = names.add(&entry.key.text, Named::Parameter) {
             reader.mistake(entry.at, what);

@@ -7,7 +7,7 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use super::super::language::Located;
-use super::super::mistake::{Mistake, Place, quoted};
+use super::super::mistake::{Lines, Mistake, Place, quoted};
 use super::super::nearest;
 
 /// A recipe has no more bytes.
@@ -88,21 +88,15 @@ impl<'t> Reader<'t> {
         if self.text.len() > MAX_BYTES {
             let length = crate::text::thousands(self.text.len() as u64);
             let what = format!("the recipe has {length} bytes; at most 1 MiB");
-            self.mistakes.push(Mistake::of_line(Place(0), what));
+            self.mistake(Place(0), what);
             return None;
         }
         let (root, errors) = DeTable::parse_recoverable(self.text);
-        let mut last_line = None;
+        let (lines, mut last_line) = (Lines::new(self.text), None);
         for error in &errors {
             let at = error.span().map_or(0, |span| span.start);
             // What follows in a line is of the same mistake.
-            let line = self
-                .text
-                .as_bytes()
-                .iter()
-                .take(at)
-                .filter(|b| **b == b'\n');
-            let line = Some(line.count());
+            let line = Some(lines.line(place(at)));
             if line != last_line {
                 self.mistake(place(at), format!("TOML: {}", error.message()));
             }

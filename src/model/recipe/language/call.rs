@@ -104,10 +104,21 @@ impl<'s> Parser<'s> {
         let mut height = 0;
         while !self.is(")") {
             let at = self.start;
-            let is_name = self.token == Token::Name("axis");
+            let name = match self.token {
+                Token::Name(name) => name,
+                _ => "",
+            };
             let (argument, h) = self.expression()?;
             height = height.max(h);
-            if is_name && self.take("=")? {
+            if !name.is_empty() && name != "axis" && self.is("=") {
+                let meant = nearest::did_you_mean(nearest::word(name, ["axis"]));
+                let what = format!(
+                    "{} is not an argument; axis= alone is given by name{meant}",
+                    quoted(name)
+                );
+                return Err(self.source.mistake(at, what));
+            }
+            if name == "axis" && self.take("=")? {
                 let (axis, h) = self.expression()?;
                 call.axis = Some(axis);
                 height = height.max(h);

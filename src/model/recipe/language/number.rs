@@ -58,7 +58,7 @@ fn decimal(text: &str) -> Result<(Token<'static>, usize), String> {
         let value = value.map_err(|_| format!("'{}' is not a number", shown(written)))?;
         return Ok((Token::Real(value), end));
     }
-    if plain.len() > 1 && plain.starts_with('0') && plain.trim_start_matches('0') != "" {
+    if plain.len() > 1 && plain.starts_with('0') && plain.bytes().any(|b| b != b'0') {
         let value = shown(plain.trim_start_matches('0'));
         return Err(format!("a number has no leading zeros; write {value}"));
     }

@@ -4,7 +4,7 @@
 use super::super::mistake::Mistake;
 use super::lexer::{Lexer, Token, split_name};
 use super::located::Located;
-use super::{Comparison, Each, Kind, Node, Operator, Subscript, number, template};
+use super::{Each, Kind, Node, Operator, number, template};
 
 /// Expressions are nested no deeper.
 pub const MAX_DEPTH: usize = 64;
@@ -99,9 +99,10 @@ impl<'s> Parser<'s> {
         }
         if self.token == Token::End {
             let open = self.source.text.get(opened..opened + 1).unwrap_or("");
-            return Err(self
-                .source
-                .mistake(opened, format!("'{open}' is not closed")));
+            return Err(self.source.mistake(
+                opened,
+                format!("'{open}' is not closed: '{symbol}' is missing"),
+            ));
         }
         Err(self.unexpected(&format!("'{symbol}'")))
     }
@@ -117,6 +118,10 @@ impl<'s> Parser<'s> {
         if self.is("=") {
             return self.mistake("'=' is not known here; 'is equal' is written '=='");
         }
+        self.expected(expected)
+    }
+
+    fn expected(&self, expected: &str) -> Mistake {
         self.mistake(format!("expected {expected}, found {}", self.found()))
     }
 
@@ -148,12 +153,12 @@ impl<'s> Parser<'s> {
         if depth <= MAX_DEPTH {
             return Ok(());
         }
-        let what = format!("the expression is nested deeper than {MAX_DEPTH}");
+        let what = format!("more than {MAX_DEPTH} operations within one another");
         Err(self.source.mistake(at, what))
     }
 
     /// A tree of `height`, whose operator is at byte `at`.
-    fn tree(&self, at: usize, kind: Kind, height: usize) -> Tree {
+    pub fn tree(&self, at: usize, kind: Kind, height: usize) -> Tree {
         self.check_depth(self.nesting + height, at)?;
         Ok((self.node(at, kind), height))
     }
@@ -164,68 +169,6 @@ impl<'s> Parser<'s> {
             true => self.logical("or"),
             false => self.expression(),
         }
-    }
-
-    /// `a or b`, `a and b`: any number of operands. They become a balanced tree, because which way they are grouped makes
-    /// no difference, and there may be many.
-    fn logical(&mut self, word: &'static str) -> Tree {
-        let (mut trees, mut places) = (Vec::new(), Vec::new());
-        loop {
-            trees.push(match word {
-                "or" => self.logical("and")?,
-                _ => self.negation()?,
-            });
-            if !self.is_word(word) {
-                break;
-            }
-            places.push(self.start);
-            self.advance()?;
-        }
-        self.balanced(word, trees, &places)
-    }
-
-    /// Operands, and between each two the place of the word.
-    fn balanced(&self, word: &str, mut trees: Vec<(Node, usize)>, places: &[usize]) -> Tree {
-        let middle = trees.len() / 2;
-        let Some(place) = middle.checked_sub(1).and_then(|i| places.get(i)) else {
-            return trees.pop().ok_or_else(|| self.unexpected("a condition"));
-        };
-        let right = trees.split_off(middle);
-        let (a, a_height) = self.balanced(word, trees, &places[..middle - 1])?;
-        let (b, b_height) = self.balanced(word, right, &places[middle..])?;
-        let both = Box::new([a, b]);
-        let kind = match word {
-            "or" => Kind::Or(both),
-            _ => Kind::And(both),
-        };
-        self.tree(*place, kind, a_height.max(b_height) + 1)
-    }
-
-    fn negation(&mut self) -> Tree {
-        if !self.is_word("not") {
-            return self.comparison();
-        }
-        let at = self.start;
-        self.advance()?;
-        let (a, height) = self.nested(Parser::negation)?;
-        self.tree(at, Kind::Not(Box::new(a)), height + 1)
-    }
-
-    fn comparison(&mut self) -> Tree {
-        let (first, mut height) = self.expression()?;
-        let at = self.start;
-        let mut others = Vec::new();
-        while let Some(comparison) = comparison(self.token) {
-            self.advance()?;
-            let (other, h) = self.expression()?;
-            height = height.max(h);
-            others.push((comparison, other));
-        }
-        if others.is_empty() {
-            return Ok((first, height));
-        }
-        let kind = Kind::Compare(Box::new(first), others.into());
-        self.tree(at, kind, height + 1)
     }
 
     /// A sum.
@@ -285,53 +228,6 @@ impl<'s> Parser<'s> {
         Ok((a, height))
     }
 
-    fn subscripts(&mut self, opened: usize) -> Result<(Vec<Subscript>, usize), Mistake> {
-        let mut subscripts = Vec::new();
-        let mut height = 0;
-        loop {
-            let (subscript, h) = self.subscript()?;
-            height = height.max(h);
-            subscripts.push(subscript);
-            if !self.take(",")? {
-                break;
-            }
-        }
-        if self.is("..") {
-            return Err(self.mistake("a slice is written start:stop"));
-        }
-        self.close("]", opened)?;
-        Ok((subscripts, height))
-    }
-
-    fn subscript(&mut self) -> Result<(Subscript, usize), Mistake> {
-        let at = self.source.place(self.start);
-        let (start, mut height) = self.bound()?;
-        if !self.take(":")? {
-            let index = start.ok_or_else(|| self.unexpected("an index or a slice"))?;
-            return Ok((Subscript::Index(index), height));
-        }
-        let (stop, h) = self.bound()?;
-        height = height.max(h);
-        let mut step = None;
-        if self.take(":")? {
-            let (node, h) = self.expression()?;
-            height = height.max(h);
-            step = Some(node);
-        }
-        #[rustfmt::skip]
-        let slice = Subscript::Slice { at, start, stop, step };
-        Ok((slice, height))
-    }
-
-    /// An end of a slice, which may be left out.
-    fn bound(&mut self) -> Result<(Option<Node>, usize), Mistake> {
-        if self.is(":") || self.is(",") || self.is("]") {
-            return Ok((None, 0));
-        }
-        let (node, height) = self.expression()?;
-        Ok((Some(node), height))
-    }
-
     fn atom(&mut self) -> Tree {
         let at = self.start;
         match self.token {
@@ -381,6 +277,9 @@ impl<'s> Parser<'s> {
         let at = self.start;
         let inner = self.source.unquoted(start, end);
         let is_text = self.is_condition && model.is_none();
+        if start == end && !is_text {
+            return Err(self.mistake("an empty name"));
+        }
         let (name, height) = template::parse(&inner, self.nesting, is_text)?;
         self.advance()?;
         let model = model.map(Box::from);
@@ -415,7 +314,7 @@ impl<'s> Parser<'s> {
         let at = self.source.place(self.start);
         let variable = match self.token {
             Token::Name(name) if !WORDS.contains(&name) => Box::from(name),
-            _ => return Err(self.unexpected("a variable, as in e in 0..4")),
+            _ => return Err(self.expected("a variable, as in for e in 0..4")),
         };
         self.advance()?;
         if !self.is_word("in") && is_optional {
@@ -430,12 +329,12 @@ impl<'s> Parser<'s> {
             ));
         }
         if !self.is_word("in") {
-            return Err(self.unexpected("'in', as in e in 0..4"));
+            return Err(self.expected("'in', as in for e in 0..4"));
         }
         self.advance()?;
         let (first, first_height) = self.expression()?;
         if !self.take("..")? {
-            return Err(self.unexpected("'..', as in e in 0..4"));
+            return Err(self.expected("'..', as in for e in 0..4"));
         }
         let (end, end_height) = self.expression()?;
         let range = Some(Box::new([first, end]));
@@ -448,21 +347,6 @@ impl<'s> Parser<'s> {
             first_height.max(end_height),
         ))
     }
-}
-
-fn comparison(token: Token) -> Option<Comparison> {
-    let Token::Symbol(symbol) = token else {
-        return None;
-    };
-    Some(match symbol {
-        "==" => Comparison::Equal,
-        "!=" => Comparison::NotEqual,
-        "<" => Comparison::Less,
-        "<=" => Comparison::LessOrEqual,
-        ">" => Comparison::Greater,
-        ">=" => Comparison::GreaterOrEqual,
-        _ => return None,
-    })
 }
 
 fn operator(symbol: &str) -> Option<Operator> {

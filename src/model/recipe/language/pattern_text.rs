@@ -6,6 +6,15 @@ use super::located::Located;
 use super::parser::check_name;
 use super::{Hole, Pattern, PatternPiece};
 
+/// A brace without its other one.
+const UNCLOSED: &str = "'{' is not closed; a brace in text is '{{'";
+
+/// The kinds of holes.
+const KINDS: &str = "a hole is {NAME}, {NAME..}, {NAME#} or {NAME=a|b}; a brace in text is '{{'";
+
+/// A pattern with more pieces than this is not of a tensor's name.
+const MAX_PIECES: usize = 512;
+
 /// The pattern that `source` is. `check` says why a hole cannot have a name.
 pub(super) fn parse(
     source: &Located,
@@ -88,96 +97,97 @@ impl Parser<'_> {
         Ok(())
     }
 
+    /// A hole. What is wrong with it is said of the whole hole.
     fn hole(&mut self) -> Result<(), Mistake> {
         let opened = self.at;
+        let Some(length) = self.rest().find('}') else {
+            return Err(self.mistake(UNCLOSED));
+        };
+        let written = quoted(&self.rest()[..=length]);
         self.at += 1;
-        let name = Box::from(split_name(self.rest()).0);
-        if !self.rest().contains('}') {
-            return Err(self
-                .source
-                .mistake(opened, "'{' is not closed; a brace in text is '{{'"));
-        }
-        check_hole(&name, self.rest()).map_err(|what| self.mistake(what))?;
-        (self.check)(&name).map_err(|what| self.mistake(what))?;
-        if self
-            .pieces
-            .iter()
-            .any(|p| matches!(p, PatternPiece::Hole(n, _) if *n == name))
-        {
-            let what = format!(
-                "the hole {} stands twice; give one another name, and say that they are equal: where = \"{name} == …\"",
-                quoted(&name)
-            );
-            return Err(self.mistake(what));
-        }
+        let name: Box<str> = split_name(self.rest()).0.into();
         self.at += name.len();
-        let hole = self.kind(opened)?;
+        let hole = self.kind(&written);
+        let checked = hole.and_then(|hole| self.check(&name, &written).map(|()| hole));
+        let hole = checked.map_err(|what| self.source.mistake(opened, what))?;
         self.pieces.push(PatternPiece::Hole(name, hole));
         Ok(())
     }
 
+    /// Whether a hole may have that name here.
+    fn check(&self, name: &str, written: &str) -> Result<(), String> {
+        if name.is_empty() {
+            return Err(format!("{written}: {KINDS}"));
+        }
+        check_name(name)?;
+        (self.check)(name)?;
+        if self.pieces.len() >= MAX_PIECES {
+            return Err(format!("a pattern has at most {MAX_PIECES} pieces"));
+        }
+        let is_same = |p: &PatternPiece| matches!(p, PatternPiece::Hole(n, _) if **n == *name);
+        if !self.pieces.iter().any(is_same) {
+            return Ok(());
+        }
+        let shown = quoted(name);
+        Err(format!(
+            "the hole {shown} stands twice; give one another name, and say that they are equal: where = \"{name} == …\""
+        ))
+    }
+
     /// What follows a hole's name.
-    fn kind(&mut self, opened: usize) -> Result<Hole, Mistake> {
+    fn kind(&mut self, written: &str) -> Result<Hole, String> {
         if self.rest().starts_with('=') {
             self.at += 1;
-            return self.alternatives(opened);
+            return self.alternatives(written);
         }
-        for (written, hole) in [
+        let kinds = [
             ("..}", Hole::Rest),
             ("#}", Hole::Gather),
             ("}", Hole::Component),
-        ] {
-            if self.rest().starts_with(written) {
-                self.at += written.len();
-                return Ok(hole);
-            }
-        }
-        Err(self.mistake("a hole of a pattern is {NAME}, {NAME..}, {NAME#} or {NAME=a|b}"))
+        ];
+        let rest = self.source.text.get(self.at..).unwrap_or("");
+        let kind = kinds.into_iter().find(|(end, _)| rest.starts_with(end));
+        let (end, hole) = kind.ok_or_else(|| format!("{written}: {KINDS}"))?;
+        self.at += end.len();
+        Ok(hole)
     }
 
-    fn alternatives(&mut self, opened: usize) -> Result<Hole, Mistake> {
+    fn alternatives(&mut self, written: &str) -> Result<Hole, String> {
         let mut all: Vec<Box<str>> = Vec::new();
         let mut one = String::new();
         loop {
             let Some(c) = self.next() else {
-                let what = "'{' is not closed; a brace in text is '{{'";
-                return Err(self.source.mistake(opened, what));
+                return Err(UNCLOSED.to_string());
             };
             let is_double = self.rest()[c.len_utf8()..].starts_with(c);
-            if matches!(c, '{' | '}') && is_double {
-                one.push(c);
-                self.at += 2;
-                continue;
-            }
+            self.at += c.len_utf8();
             match c {
-                '{' => return Err(self.mistake("a hole within a hole; a brace in text is '{{'")),
-                '*' => return Err(self.mistake("'*' within a hole: its alternatives are text")),
+                '{' | '}' if is_double => {
+                    self.at += 1;
+                    one.push(c);
+                }
+                '{' => {
+                    return Err(format!(
+                        "{written}: a hole within a hole; a brace in text is '{{{{'"
+                    ));
+                }
+                '*' => {
+                    return Err(format!(
+                        "{written}: '*' within a hole, whose alternatives are text"
+                    ));
+                }
                 '|' | '}' if one.is_empty() => {
-                    return Err(self.mistake("an empty alternative: a hole is never empty"));
+                    return Err(format!(
+                        "{written}: an empty alternative; a hole is never empty"
+                    ));
                 }
                 '|' | '}' => all.push(std::mem::take(&mut one).into()),
                 c => one.push(c),
             }
-            self.at += c.len_utf8();
-            if c == '}' {
+            if c == '}' && !is_double {
                 all.sort_by_key(|text| text.len());
                 return Ok(Hole::OneOf(all.into()));
             }
         }
     }
-}
-
-/// Whether a hole may have that name; `text` begins with it.
-fn check_hole(name: &str, text: &str) -> Result<(), String> {
-    if name.is_empty() {
-        let found = match text.chars().next() {
-            Some('}') => "an empty hole".to_string(),
-            Some(c) => format!("{} begins no name", quoted(&c.to_string())),
-            None => "an empty hole".to_string(),
-        };
-        return Err(format!(
-            "{found}; a hole is {{NAME}}, a brace in text is '{{{{'"
-        ));
-    }
-    check_name(name)
 }

@@ -58,6 +58,9 @@ fn hole(
     at: usize,
     nesting: usize,
 ) -> Result<(TemplatePiece, usize, usize), Mistake> {
+    if !source.text[at..].contains('}') {
+        return Err(source.mistake(at, "'{' is not closed; a brace in text is '{{'"));
+    }
     let mut parser = Parser::new(source, at + 1, false, nesting)?;
     if parser.is("}") {
         return Err(source.mistake(at, "an empty hole; write {NAME}"));

@@ -7,7 +7,7 @@ use super::{Made, above, check_axis, shape_of, shape_text};
 use crate::dtype::{ElementType, numel};
 use crate::model::gather::Axes;
 use crate::model::recipe::tensor::Derived;
-use crate::model::{Expr, Gather, Strided};
+use crate::model::{Computed, Expr, Gather, Operation, Strided};
 
 /// Along one axis: from `start` to before `stop`, each `step`th; of a single index the axis goes.
 #[allow(missing_docs)]
@@ -169,10 +169,10 @@ pub fn permute(x: &Derived, axes: &[usize]) -> Made {
             shape_of(x)
         ));
     }
-    let Unit { elements, .. } = Unit::of(x)?;
+    let unit = Unit::of(x)?;
     let keeps_last = axes.last().is_none_or(|&last| last + 1 == axes.len());
     let is_block = matches!(x.dtype, ElementType::Block(_));
-    if elements > 1 && !(is_block && keeps_last) {
+    if unit.elements > 1 && !(is_block && keeps_last) {
         return Err(format!(
             "{} is {}, which can be cut and joined, not permuted{}: f32(…) of it can be",
             x.label,
@@ -182,6 +182,15 @@ pub fn permute(x: &Derived, axes: &[usize]) -> Made {
     }
     let shape = axes.iter().filter_map(|&axis| x.shape.get(axis));
     let shape: Arc<[u64]> = shape.copied().collect();
+    if let ([1, 0], Some(expr)) = (axes, turned_product(x)) {
+        return Ok(Derived {
+            shape,
+            expr,
+            depth: above(x.depth)?,
+            label: x.label.made("permute"),
+            ..elements(x)
+        });
+    }
     let grid = Grid::of(x)?;
     strided(x, &grid, shape, |all| all.permute(axes), "permute")
 }
@@ -218,8 +227,7 @@ pub(super) fn is_exact(x: &Derived) -> bool {
     }
 }
 
-/// The units of `x` in another order. If `x` is itself a strided array, the result is one over the same
-/// operand, unless its axes cannot be told by strides.
+/// The units of `x` in another order.
 fn strided(
     x: &Derived,
     grid: &Grid,
@@ -227,38 +235,91 @@ fn strided(
     change: impl FnOnce(&mut Axes),
     by: &'static str,
 ) -> Made {
-    let gathered = match &x.expr {
-        Expr::Gather(gather) => {
-            let axes = gather.strided.shaped(&grid.shape);
-            axes.map(|axes| (axes, &gather.of, x.depth.saturating_sub(1)))
-        }
-        _ => None,
-    };
-    let all = || {
-        let axes = Strided::all(x.nbytes, grid.unit.bytes).shaped(&grid.shape)?;
-        Some((axes, &x.expr, x.depth))
-    };
     let impossible = || format!("{} has {} bytes", shape_of(x), x.nbytes);
-    let (mut axes, of, depth) = gathered.or_else(all).ok_or_else(impossible)?;
-    change(&mut axes);
-    let strided = axes.normal();
-    let nbytes = strided.len();
-    let (expr, depth) = match strided.is_all() {
-        true => (of.clone(), depth),
-        false => {
-            let of = of.clone();
-            (
-                Expr::Gather(Arc::new(Gather { of, strided })),
-                above(depth)?,
-            )
-        }
-    };
+    let all = Strided::all(x.nbytes, grid.unit.bytes);
+    let moved = Moved::of(&x.expr, all, &grid.shape, change).ok_or_else(impossible)?;
     Ok(Derived {
         shape,
-        nbytes,
-        expr,
-        depth,
+        nbytes: moved.nbytes,
+        depth: moved.depth(x.depth)?,
+        expr: moved.expr,
         label: x.label.made(by),
         ..elements(x)
+    })
+}
+
+/// Bytes of an expression in another order.
+struct Moved {
+    expr: Expr,
+    nbytes: u64,
+    /// The expression was itself a strided array, and is no longer needed.
+    is_merged: bool,
+    /// The result is one.
+    is_strided: bool,
+}
+
+impl Moved {
+    /// `all` of an expression, as an array of that shape in units, changed. If the expression is itself a strided
+    /// array, the result is one over the same operand, unless its axes cannot be told by strides.
+    fn of(
+        expr: &Expr,
+        all: Strided,
+        shape: &[u64],
+        change: impl FnOnce(&mut Axes),
+    ) -> Option<Moved> {
+        let merged = match expr {
+            Expr::Gather(gather) => gather.strided.shaped(shape).map(|axes| (axes, &gather.of)),
+            _ => None,
+        };
+        let is_merged = merged.is_some();
+        let whole = || Some((all.shaped(shape)?, expr));
+        let (mut axes, of) = merged.or_else(whole)?;
+        change(&mut axes);
+        let strided = axes.normal();
+        let (nbytes, is_strided) = (strided.len(), !strided.is_all());
+        let of = of.clone();
+        Some(Moved {
+            expr: match is_strided {
+                true => Expr::Gather(Arc::new(Gather { of, strided })),
+                false => of,
+            },
+            nbytes,
+            is_merged,
+            is_strided,
+        })
+    }
+
+    /// The depth, if that of the expression was `depth`.
+    fn depth(&self, depth: u32) -> Result<u32, String> {
+        let below = depth.saturating_sub(self.is_merged.into());
+        match self.is_strided {
+            true => above(below),
+            false => Ok(below),
+        }
+    }
+}
+
+/// `t(a @ b)` as `t(b) @ t(a)`: the same bit for bit, but rows of it are computed from rows.
+fn turned_product(x: &Derived) -> Option<Expr> {
+    let Expr::Computed(computed) = &x.expr else {
+        return None;
+    };
+    let (Operation::Product { m, k, n }, [a, b]) = (&computed.operation, &*computed.operands)
+    else {
+        return None;
+    };
+    let turned = |of: &Expr, rows: u64, columns: u64| {
+        let all = Strided::all(rows.checked_mul(columns)?.checked_mul(4)?, 4);
+        let moved = Moved::of(of, all, &[rows, columns], |axes| axes.permute(&[1, 0]))?;
+        Some(moved.expr)
+    };
+    let operands = [turned(b, *k, *n)?, turned(a, *m, *k)?];
+    let is_whole = *x.shape == [*m, *n];
+    is_whole.then(|| {
+        let (m, k, n) = (*n, *k, *m);
+        Expr::Computed(Arc::new(Computed {
+            operation: Operation::Product { m, k, n },
+            operands: operands.into(),
+        }))
     })
 }

@@ -11,3 +11,4 @@ mod chains;
 mod costs;
 mod eager;
 mod mistakes;
+mod models;

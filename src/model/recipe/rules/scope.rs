@@ -84,7 +84,7 @@ impl Scope for MatchScope<'_> {
     }
 
     fn it(&self, model: Option<&str>) -> Result<Derived, String> {
-        self.world.tensor_step()?;
+        self.world.tensor_step(self.in_condition)?;
         let (_, found) = self.found.ok_or("there is no 'it' here")?;
         match model {
             // Without a message: why nothing is known of it has been reported.
@@ -99,7 +99,7 @@ impl Scope for MatchScope<'_> {
     }
 
     fn tensor(&self, model: Option<&str>, name: &str) -> Result<Derived, String> {
-        self.world.tensor_step()?;
+        self.world.tensor_step(self.in_condition)?;
         match model {
             Some(model) => self.world.tensor_of(model, name),
             None => match self.state.find(name) {
@@ -133,6 +133,6 @@ impl Scope for MatchScope<'_> {
     }
 
     fn step(&self) -> Result<(), String> {
-        self.world.step()
+        self.world.step(self.in_condition)
     }
 }

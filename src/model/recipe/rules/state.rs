@@ -7,6 +7,7 @@ use super::super::super::TensorId;
 use super::super::ops;
 use super::super::sources::Sources;
 use super::super::tensor::Derived;
+use super::Outcome;
 use crate::catalog::natural;
 
 /// What a name is.
@@ -101,6 +102,22 @@ impl State {
             }),
             What::Unknown => None,
         }
+    }
+
+    /// What the rules left. Moved, because it may be a million tensors.
+    pub fn finish(self, sources: &Sources) -> Vec<Outcome> {
+        drop(self.by_name);
+        let mut outcomes = Vec::with_capacity(self.live.len());
+        outcomes.extend(self.slots.into_iter().filter_map(|slot| {
+            let tensor = match slot.what {
+                What::Untouched { id, values } => untouched(sources, id, values)?,
+                What::Made(tensor) => tensor,
+                What::Unknown => return None,
+            };
+            let name = slot.name;
+            Some(Outcome { name, tensor })
+        }));
+        outcomes
     }
 
     /// Takes names away. Their slots remember it.

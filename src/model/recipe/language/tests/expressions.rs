@@ -167,7 +167,11 @@ fn mistakes_name_the_place_and_what_was_meant() {
             "'for' is for concat, stack, min and max",
         ),
         ("concat(a, b for e)", 12, "'for' repeats one argument"),
-        ("stack(it for e in 0)", 19, "expected '..', as in e in 0..4"),
+        (
+            "stack(it for e in 0)",
+            19,
+            "expected '..', as in for e in 0..4",
+        ),
         ("a < b", 2, "comparisons are for conditions"),
         ("a and b", 2, "'and' is for conditions"),
         ("it = 1", 3, "'=='"),
@@ -177,6 +181,13 @@ fn mistakes_name_the_place_and_what_was_meant() {
         ("it + é", 5, "'é' means nothing here"),
         ("config", 0, "config.KEY"),
         ("config.", 7, "config.KEY"),
+        (
+            "part(it, 0, 2, axes=1)",
+            15,
+            "'axes' is not an argument; axis= alone is given by name; did you mean 'axis'?",
+        ),
+        ("it + ''", 5, "an empty name"),
+        ("'x.{n'", 3, "'{' is not closed"),
     ] {
         let mistake = expression(text).unwrap_err();
         assert_eq!(mistake.at.0, at, "{text}: {}", mistake.what);
@@ -199,13 +210,20 @@ fn depth_and_length_are_limited() {
     ] {
         let mistake = expression(&text).unwrap_err();
         assert!(
-            mistake.what.contains("nested deeper than 64"),
+            mistake
+                .what
+                .contains("more than 64 operations within one another"),
             "{}",
             mistake.what
         );
     }
     let not = condition(&"not ".repeat(1000)).unwrap_err();
-    assert!(not.what.contains("nested deeper than 64"), "{}", not.what);
+    assert!(
+        not.what
+            .contains("more than 64 operations within one another"),
+        "{}",
+        not.what
+    );
     let long = format!("concat({}it)", "it, ".repeat(1500));
     let mistake = expression(&long).unwrap_err();
     assert_eq!(

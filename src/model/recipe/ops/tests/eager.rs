@@ -306,7 +306,8 @@ impl Codes {
         let size = f64::from(v.abs());
         let above = self.values.partition_point(|&known| known < size);
         let code = match above {
-            _ if v.is_nan() => self.values.len() - 1,
+            // All bits set.
+            _ if v.is_nan() => self.sign as usize - 1,
             0 => 0,
             above if above == self.values.len() => above - 1,
             above => {

@@ -59,6 +59,18 @@ fn names_that_double_end() {
     assert!(wrong[0].contains("at most 4096"), "{wrong:?}");
 }
 
+#[test]
+fn ranges_within_ranges_end() {
+    let case = Case::of_names(&["a"]);
+    let within = "concat(concat(it for b in 0..65536) for c in 0..65536)";
+    let wrong = case.wrong(&format!(r#"rules = [{{ on = "a", is = "{within}" }}]"#));
+    assert_eq!(wrong.len(), 1, "{wrong:?}");
+    assert!(wrong[0].contains("steps"), "{wrong:?}");
+    let within = "max(max(1 for b in 0..65536) for c in 0..65536)";
+    let wrong = case.wrong(&format!("set = {{ p = \"{within}\" }}\nrules = []"));
+    assert!(wrong[0].contains("steps"), "{wrong:?}");
+}
+
 /// Measures; run it in a release build.
 #[test]
 #[ignore = "measures"]
