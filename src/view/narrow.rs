@@ -15,6 +15,9 @@ use crate::simd::for_each_cpu;
 /// Values that are read and rounded at a time: few enough for the L2 cache.
 const PIECE: usize = 16 << 10;
 
+/// Rounds values into the bytes of as many elements.
+type Round = fn(&[f32], &mut [u8]);
+
 /// The values of a view in a narrower type.
 pub struct Narrow {
     values: SharedView,
