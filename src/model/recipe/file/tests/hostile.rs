@@ -65,7 +65,7 @@ fn the_depth_of_configurations_is_limited() {
         ),
         (
             format!("set.\"{}\" = [1]", keys(64)),
-            "2:146: the value is nested deeper than 64",
+            "2:145: the value is nested deeper than 64",
         ),
         (
             format!("set.\"{}\" = 1", keys(200_000)),
@@ -77,7 +77,7 @@ fn the_depth_of_configurations_is_limited() {
         ),
         (
             format!("remove = ['{}']", keys(65)),
-            "2:20: 65 keys within one another; at most 64",
+            "2:19: 65 keys within one another; at most 64",
         ),
     ] {
         assert_eq!(mistakes(&text(change)), [mistake]);
