@@ -15,10 +15,16 @@ pub const PART: char = '#';
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Location {
     path: PathBuf,
-    /// Which part of the file is meant.
-    part: Option<String>,
-    /// The line of its text that is meant, and perhaps the column, both from 1.
-    position: Option<(usize, Option<usize>)>,
+    within: Within,
+}
+
+/// What is meant of a file.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+enum Within {
+    Whole,
+    Part(String),
+    /// A line of its text, and perhaps a column, both from 1.
+    Position(u32, Option<u32>),
 }
 
 impl Location {
@@ -32,23 +38,18 @@ impl Location {
     #[must_use]
     pub fn part(&self, part: &str) -> Location {
         Location {
-            part: Some(part.into()),
-            ..self.clone()
+            path: self.path.clone(),
+            within: Within::Part(part.into()),
         }
     }
 
     /// A line of this file, and perhaps a column in it, both from 1: `FILE:LINE:COLUMN`.
     #[must_use]
-    pub fn at(&self, line: usize, column: Option<usize>) -> Location {
+    pub fn at(&self, line: u32, column: Option<u32>) -> Location {
         Location {
-            position: Some((line, column)),
-            ..self.clone()
+            path: self.path.clone(),
+            within: Within::Position(line, column),
         }
-    }
-
-    /// The line and the column that are meant.
-    pub fn position(&self) -> Option<(usize, Option<usize>)> {
-        self.position
     }
 
     /// The last component, without a part; empty if there is none.
@@ -66,13 +67,11 @@ impl Location {
 impl fmt::Display for Location {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.path.display().fmt(f)?;
-        if let Some(part) = &self.part {
-            write!(f, "{PART}{part}")?;
-        }
-        match self.position {
-            Some((line, Some(column))) => write!(f, ":{line}:{column}"),
-            Some((line, None)) => write!(f, ":{line}"),
-            None => Ok(()),
+        match &self.within {
+            Within::Whole => Ok(()),
+            Within::Part(part) => write!(f, "{PART}{part}"),
+            Within::Position(line, Some(column)) => write!(f, ":{line}:{column}"),
+            Within::Position(line, None) => write!(f, ":{line}"),
         }
     }
 }
@@ -81,8 +80,7 @@ impl From<PathBuf> for Location {
     fn from(path: PathBuf) -> Location {
         Location {
             path,
-            part: None,
-            position: None,
+            within: Within::Whole,
         }
     }
 }
@@ -276,7 +274,7 @@ mod tests {
         let (line, place) = (dir.at(3, None), dir.at(3, Some(7)));
         assert_eq!(line.to_string(), "/models/llama:3");
         assert_eq!(place.to_string(), "/models/llama:3:7");
-        assert_eq!((place.name(), dir.position()), ("llama".into(), None));
+        assert_eq!(place.name(), "llama");
         let error = Error::invalid(&file, "is empty");
         assert_eq!(error.to_string(), "/models/llama/1.safetensors: is empty");
         assert_eq!(error.without_location(), "is empty");

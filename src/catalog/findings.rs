@@ -19,7 +19,7 @@ pub struct Problem {
     pub problem: String,
     /// The line and the column of the file, both from 1, if it is a text; only the line if a longer piece of it
     /// is at fault.
-    pub position: Option<(usize, Option<usize>)>,
+    pub position: Option<(u32, Option<u32>)>,
 }
 
 impl Problem {

@@ -1,6 +1,6 @@
 //! Opening a MODEL, whatever it is: files in a directory, or a recipe that makes tensors of other models'.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use serde_json::Value;
@@ -160,7 +160,7 @@ pub(super) fn find(path: &Path, audience: Audience) -> Result<Found> {
 }
 
 /// The values with which the recipe at a mountpoint was mounted.
-fn given_to_mount(mountpoint: &Path, mounted: &PathBuf) -> Result<Vec<Given>> {
+fn given_to_mount(mountpoint: &Path, mounted: &Path) -> Result<Vec<Given>> {
     let Daemon::Answers(status) = mounts::ask(mountpoint) else {
         let problem = format!(
             "is a mount of {}, and its daemon does not tell with which parameters; give the recipe itself, with --set",

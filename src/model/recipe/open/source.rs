@@ -37,6 +37,9 @@ enum Plain {
     Listed,
 }
 
+/// The values of a recipe's parameters.
+type Parameters = HashMap<Box<str>, Value>;
+
 /// The name of a model, whether it is taken as floats, and the model, if it could be opened.
 type Listed = (Box<str>, bool, Option<Arc<Model>>);
 
@@ -47,7 +50,7 @@ impl Opening {
         read: &Read,
         file: &RecipeFile,
         given: &[Given],
-    ) -> Result<(Arc<Sources>, HashMap<Box<str>, Value>)> {
+    ) -> Result<(Arc<Sources>, Parameters)> {
         // The first model may be a recipe with parameters of its own. They may use those of this one that do not
         // need its configuration.
         let known = match file.model.set.is_empty() {
@@ -91,7 +94,7 @@ impl Opening {
         &mut self,
         read: &Read,
         entry: &ModelEntry,
-        known: &HashMap<Box<str>, Value>,
+        known: &Parameters,
         config: Option<&Configuration>,
     ) -> Result<Option<Arc<Model>>> {
         match self.source(read, entry, known, config) {
@@ -107,7 +110,7 @@ impl Opening {
         &mut self,
         read: &Read,
         entry: &ModelEntry,
-        known: &HashMap<Box<str>, Value>,
+        known: &Parameters,
         config: Option<&Configuration>,
     ) -> Result<Arc<Model>, Failed> {
         let here = |what: String| Failed::Mistakes(vec![Mistake::at(entry.at, what)]);
@@ -217,7 +220,7 @@ impl Opening {
 /// The values that an entry gives to its model's parameters.
 fn given(
     set: &[Parameter],
-    known: &HashMap<Box<str>, Value>,
+    known: &Parameters,
     config: Option<&Configuration>,
 ) -> Result<Vec<Given>, Failed> {
     let scope = Known {
