@@ -7,11 +7,12 @@
 //!
 //! `cargo bench --bench recipes [-- NAME…]`; a view is a line of [`CASES`], a layer one of [`LAYERS`].
 
+use std::ffi::OsStr;
 use std::fs::OpenOptions;
 use std::io::Read;
 use std::ops::Range;
 use std::os::unix::fs::OpenOptionsExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -71,7 +72,7 @@ type Part = (&'static str, D, [usize; 2], u8);
 const LAYERS: &[(&str, &[Part])] = &[
     ("gptq", &[("qweight", D::I32, [512, 4096], 0x5A), ("qzeros", D::I32, [32, 512], 0x77), ("scales", D::F16, [32, 4096], 0x2C)]),
     ("fp8", &[("weight", D::F8_E4M3, [4096, 4096], 0x35), ("weight_scale", D::F32, [4096, 1], 0x3C)]),
-    ("packed", &[("weight_packed", D::I32, [4096, 512], 0x5A), ("weight_scale", D::F16, [4096, 32], 0x2C)]),
+    ("awq", &[("qweight", D::I32, [4096, 512], 0x5A), ("qzeros", D::I32, [32, 512], 0x77), ("scales", D::F16, [32, 4096], 0x2C)]),
 ];
 
 /// Counts what is read.
@@ -246,6 +247,27 @@ fn measure((name, make): &Case, sources: &Sources<'_>, memory: &[u8]) {
     );
 }
 
+/// A mount that is unmounted when it is dropped.
+struct Mounted(PathBuf);
+
+impl Mounted {
+    fn new(model: &Path, mountpoint: PathBuf) -> Mounted {
+        stfs(&["mount".as_ref(), model.as_ref(), mountpoint.as_ref()]);
+        Mounted(mountpoint)
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        stfs(&["umount".as_ref(), "--lazy".as_ref(), self.0.as_ref()]);
+    }
+}
+
+fn stfs(args: &[&OsStr]) {
+    let done = Command::new(env!("CARGO_BIN_EXE_stfs")).args(args).status();
+    assert!(done.expect("stfs runs").success(), "stfs {args:?}");
+}
+
 /// Values in a second of one reading of a file that the kernel keeps nothing of.
 fn through_mount(file: &Path, width: usize) -> f64 {
     let mut open = OpenOptions::new();
@@ -283,11 +305,7 @@ fn layers(dir: &Path, chosen: &[&(&str, &[Part])]) {
     let (model, mountpoint) = (dir.join("model"), dir.join("mnt"));
     std::fs::create_dir(&model).expect("a directory");
     serialize_to_file(views, None, &model.join("model.safetensors")).expect("writes");
-    let stfs = |args: &[&std::ffi::OsStr]| {
-        let done = Command::new(env!("CARGO_BIN_EXE_stfs")).args(args).status();
-        assert!(done.expect("stfs runs").success(), "stfs {args:?}");
-    };
-    stfs(&["mount".as_ref(), model.as_ref(), mountpoint.as_ref()]);
+    let _mounted = Mounted::new(&model, mountpoint.clone());
     println!(
         "\n{:<30}{:>16}{:>16}{:>10}",
         "through a mount", "f32", "bf16", "ratio"
@@ -305,7 +323,6 @@ fn layers(dir: &Path, chosen: &[&(&str, &[Part])]) {
         let [wide, narrow, ratio] = [wide, narrow, ratio].map(|mut all| median(&mut all));
         println!("{layer:<30}{wide:>8.2} G val/s{narrow:>8.2} G val/s{ratio:>10.2}");
     }
-    stfs(&["umount".as_ref(), mountpoint.as_ref()]);
 }
 
 fn main() {

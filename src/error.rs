@@ -3,6 +3,7 @@
 
 use std::fmt;
 use std::io;
+use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 
 /// `Result` with [`Error`].
@@ -15,16 +16,41 @@ pub const PART: char = '#';
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Location {
     path: PathBuf,
-    within: Within,
+    /// Which part of the file is meant.
+    part: Option<Box<str>>,
+    /// The line of its text that is meant, and perhaps the column, both from 1.
+    position: Option<Position>,
 }
 
-/// What is meant of a file.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-enum Within {
-    Whole,
-    Part(String),
-    /// A line of its text, and perhaps a column, both from 1.
-    Position(u32, Option<u32>),
+/// A line of a text, and perhaps a column in it, both from 1. It is in every error, so it is small.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Position {
+    line: NonZeroU32,
+    column: Option<NonZeroU32>,
+}
+
+impl Position {
+    /// That line, and that column.
+    pub fn new(line: usize, column: Option<usize>) -> Position {
+        let short = |number: usize| {
+            let short = u32::try_from(number).unwrap_or(u32::MAX);
+            NonZeroU32::new(short).unwrap_or(NonZeroU32::MIN)
+        };
+        Position {
+            line: short(line),
+            column: column.map(short),
+        }
+    }
+
+    /// The line.
+    pub fn line(self) -> u32 {
+        self.line.get()
+    }
+
+    /// The column, unless a longer piece of the text is meant.
+    pub fn column(self) -> Option<u32> {
+        self.column.map(NonZeroU32::get)
+    }
 }
 
 impl Location {
@@ -38,17 +64,17 @@ impl Location {
     #[must_use]
     pub fn part(&self, part: &str) -> Location {
         Location {
-            path: self.path.clone(),
-            within: Within::Part(part.into()),
+            part: Some(part.into()),
+            ..self.clone()
         }
     }
 
     /// A line of this file, and perhaps a column in it, both from 1: `FILE:LINE:COLUMN`.
     #[must_use]
-    pub fn at(&self, line: u32, column: Option<u32>) -> Location {
+    pub fn at(&self, position: Position) -> Location {
         Location {
-            path: self.path.clone(),
-            within: Within::Position(line, column),
+            position: Some(position),
+            ..self.clone()
         }
     }
 
@@ -67,11 +93,16 @@ impl Location {
 impl fmt::Display for Location {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.path.display().fmt(f)?;
-        match &self.within {
-            Within::Whole => Ok(()),
-            Within::Part(part) => write!(f, "{PART}{part}"),
-            Within::Position(line, Some(column)) => write!(f, ":{line}:{column}"),
-            Within::Position(line, None) => write!(f, ":{line}"),
+        if let Some(part) = &self.part {
+            write!(f, "{PART}{part}")?;
+        }
+        match self.position {
+            Some(Position {
+                line,
+                column: Some(column),
+            }) => write!(f, ":{line}:{column}"),
+            Some(Position { line, column: None }) => write!(f, ":{line}"),
+            None => Ok(()),
         }
     }
 }
@@ -80,7 +111,8 @@ impl From<PathBuf> for Location {
     fn from(path: PathBuf) -> Location {
         Location {
             path,
-            within: Within::Whole,
+            part: None,
+            position: None,
         }
     }
 }
@@ -271,7 +303,8 @@ mod tests {
         let part = Location::from(Path::new("x.ckpt")).part("net/0.a:b");
         assert_eq!(part.to_string(), "x.ckpt#net/0.a:b");
         assert_eq!(part.name(), "x.ckpt");
-        let (line, place) = (dir.at(3, None), dir.at(3, Some(7)));
+        let at = |column| dir.at(Position::new(3, column));
+        let (line, place) = (at(None), at(Some(7)));
         assert_eq!(line.to_string(), "/models/llama:3");
         assert_eq!(place.to_string(), "/models/llama:3:7");
         assert_eq!(place.name(), "llama");

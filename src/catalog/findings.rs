@@ -6,7 +6,7 @@ use std::path::Path;
 
 use super::store::Source;
 use super::{Audience, OpenOptions, container};
-use crate::error::{Error, Location, Result};
+use crate::error::{Error, Location, Position, Result};
 
 /// Something wrong with a model.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -19,7 +19,7 @@ pub struct Problem {
     pub problem: String,
     /// The line and the column of the file, both from 1, if it is a text; only the line if a longer piece of it
     /// is at fault.
-    pub position: Option<(u32, Option<u32>)>,
+    pub position: Option<Position>,
 }
 
 impl Problem {

@@ -206,9 +206,9 @@ fn object(problem: &Problem) -> Value {
         position,
     } = problem;
     let mut object = json!({"file": file, "tensor": tensor, "problem": problem});
-    if let Some((line, column)) = position {
-        object["line"] = json!(line);
-        object["column"] = json!(column);
+    if let Some(position) = position {
+        object["line"] = json!(position.line());
+        object["column"] = json!(position.column());
     }
     object
 }
@@ -227,7 +227,7 @@ fn print(
         for p in problems {
             let at = Location::from(Path::new(&p.file));
             let at = match p.position {
-                Some((line, column)) => at.at(line, column),
+                Some(position) => at.at(position),
                 None => at,
             };
             let at = at.to_string();

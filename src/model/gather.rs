@@ -70,7 +70,7 @@ impl Strided {
     }
 
     /// Its bytes.
-    pub fn len(&self) -> u64 {
+    pub fn nbytes(&self) -> u64 {
         self.axes.iter().fold(self.run, |n, axis| n * axis.size)
     }
 

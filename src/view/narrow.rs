@@ -15,20 +15,26 @@ use crate::simd::for_each_cpu;
 /// Values that are read and rounded at a time: few enough for the L2 cache.
 const PIECE: usize = 16 << 10;
 
+/// Rounds values into the bytes of as many elements.
+type Round = fn(&[f32], &mut [u8]);
+
 /// The values of a view in a narrower type.
 pub struct Narrow {
     values: SharedView,
     to: Dtype,
     width: u64,
-    round: fn(&[f32], &mut [u8]),
+    round: Round,
 }
+
+/// Rounds values, and writes the elements.
+type Round = fn(&[f32], &mut [u8]);
 
 impl Narrow {
     /// The values of `values` (binary32, little-endian) as elements of `dtype`: F16, BF16, F8_E4M3 or F8_E5M2, or
     /// F32 for `values` itself. Beyond the type's range, F8_E4M3 has NaN and the others have infinity. `None`
     /// for any other type.
     pub fn view(values: SharedView, dtype: Dtype) -> Option<SharedView> {
-        let (width, round): (u64, fn(&[f32], &mut [u8])) = match dtype {
+        let (width, round): (u64, Round) = match dtype {
             Dtype::F32 => return Some(values),
             Dtype::F16 => (2, to_f16),
             Dtype::BF16 => (2, to_bf16),

@@ -258,7 +258,6 @@ impl Recipe {
 }
 
 fn as_error(read: &Read, mistake: &Mistake) -> Stop {
-    let (line, column) = position(&read.text, mistake);
-    let at = Location::from(&read.shown).at(line, column);
+    let at = Location::from(&read.shown).at(position(&read.text, mistake));
     Stop::With(Error::invalid(at, &*mistake.what))
 }

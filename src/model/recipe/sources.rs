@@ -179,7 +179,7 @@ impl Leaves for Sources {
         let (source, id, start) = self.stored(expr)?;
         let whole = source.model.catalog.extent(id)?;
         let len = match expr {
-            Expr::Gather(gather) => gather.strided.len(),
+            Expr::Gather(gather) => gather.strided.nbytes(),
             _ => whole.len,
         };
         Some(Extent {

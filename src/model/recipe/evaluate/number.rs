@@ -133,7 +133,7 @@ fn quotient(a: i64, b: i64) -> f64 {
     // At least 64 bits of the quotient, and whether any others are set: then the conversion rounds once.
     let shift = u128::from(high).leading_zeros();
     let (shifted, low) = (u128::from(high) << shift, u128::from(low));
-    let bits = shifted / low | u128::from(shifted % low != 0);
+    let bits = (shifted / low) | u128::from(shifted % low != 0);
     let value = bits as f64 * 2f64.powi(-(shift as i32));
     if (a < 0) == (b < 0) { value } else { -value }
 }

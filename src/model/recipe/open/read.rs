@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::super::mistake::{Lines, Mistake, Place};
 use crate::catalog::{Object, Source};
-use crate::error::{Error, Location, Result};
+use crate::error::{Error, Location, Position, Result};
 
 /// The largest recipe, in bytes.
 const MAX_BYTES: u64 = 1 << 20;
@@ -23,16 +23,9 @@ pub struct Read {
 }
 
 /// Line and column of a mistake; only the line if it is about a whole rule.
-pub fn position(text: &str, mistake: &Mistake) -> (u32, Option<u32>) {
-    let (line, column) = place(text, mistake.at);
-    (line, (!mistake.of_line).then_some(column))
-}
-
-/// Line and column, in a text of 1 MiB at the most.
-fn place(text: &str, at: Place) -> (u32, u32) {
-    let (line, column) = Lines::new(text).position(at);
-    let number = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
-    (number(line), number(column))
+pub fn position(text: &str, mistake: &Mistake) -> Position {
+    let (line, column) = Lines::new(text).position(mistake.at);
+    Position::new(line, (!mistake.of_line).then_some(column))
 }
 
 /// Reads a recipe, once.
@@ -71,7 +64,7 @@ fn not_text(shown: &Path, error: &std::string::FromUtf8Error) -> Error {
     let before = error.as_bytes().get(..valid).unwrap_or_default();
     let before = String::from_utf8_lossy(before);
     let at = Place(u32::try_from(valid).unwrap_or(u32::MAX));
-    let (line, column) = place(&before, at);
-    let at = Location::from(shown).at(line, Some(column));
+    let (line, column) = Lines::new(&before).position(at);
+    let at = Location::from(shown).at(Position::new(line, Some(column)));
     Error::invalid(at, "is not valid UTF-8; a recipe is TOML")
 }

@@ -276,7 +276,7 @@ impl Moved {
         let (mut axes, of) = merged.or_else(whole)?;
         change(&mut axes);
         let strided = axes.normal();
-        let (nbytes, is_strided) = (strided.len(), !strided.is_all());
+        let (nbytes, is_strided) = (strided.nbytes(), !strided.is_all());
         let of = of.clone();
         Some(Moved {
             expr: match is_strided {

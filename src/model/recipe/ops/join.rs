@@ -136,8 +136,8 @@ fn joined(parts: &[Derived], axis: usize, shape: Arc<[u64]>) -> Made {
     let first = parts.first().ok_or("nothing to join")?;
     check_blocks(first, &shape)?;
     parts.iter().try_for_each(|part| check_rows(part, axis))?;
-    let bytes = parts.iter().map(|part| part.nbytes);
-    let nbytes = bytes.fold(Some(0u64), |sum, n| sum?.checked_add(n));
+    let mut bytes = parts.iter().map(|part| part.nbytes);
+    let nbytes = bytes.try_fold(0u64, u64::checked_add);
     let nbytes = possible(&first.label, nbytes.filter(|_| numel(&shape).is_some()))?;
     let outer = shape
         .iter()
