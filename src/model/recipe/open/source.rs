@@ -37,6 +37,9 @@ enum Plain {
     Listed,
 }
 
+/// The values of a recipe's parameters.
+type Parameters = HashMap<Box<str>, Value>;
+
 /// The name of a model, whether it is taken as floats, and the model, if it could be opened.
 type Listed = (Box<str>, bool, Option<Arc<Model>>);
 
@@ -94,7 +97,7 @@ impl Opening {
         &mut self,
         read: &Read,
         entry: &ModelEntry,
-        known: &HashMap<Box<str>, Value>,
+        known: &Parameters,
         config: Option<&Configuration>,
     ) -> Result<Option<Arc<Model>>> {
         match self.source(read, entry, known, config) {
@@ -110,7 +113,7 @@ impl Opening {
         &mut self,
         read: &Read,
         entry: &ModelEntry,
-        known: &HashMap<Box<str>, Value>,
+        known: &Parameters,
         config: Option<&Configuration>,
     ) -> Result<Arc<Model>, Failed> {
         let here = |what: String| Failed::Mistakes(vec![Mistake::at(entry.at, what)]);
@@ -220,7 +223,7 @@ impl Opening {
 /// The values that an entry gives to its model's parameters.
 fn given(
     set: &[Parameter],
-    known: &HashMap<Box<str>, Value>,
+    known: &Parameters,
     config: Option<&Configuration>,
 ) -> Result<Vec<Given>, Failed> {
     let scope = Known {
