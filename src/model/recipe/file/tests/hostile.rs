@@ -60,7 +60,7 @@ fn the_depth_of_configurations_is_limited() {
     let text = |change: String| format!("model = 'm'\nconfig.{change}");
     for (change, mistake) in [
         (
-            format!("set.a = {}", nested(65)),
+            format!("set.a = {}", nested(64)),
             "2:80: the value is nested deeper than 64",
         ),
         (
@@ -83,7 +83,7 @@ fn the_depth_of_configurations_is_limited() {
         assert_eq!(mistakes(&text(change)), [mistake]);
     }
     for change in [
-        format!("set.a = {}", nested(64)),
+        format!("set.a = {}", nested(63)),
         format!("set.\"{}\" = 1", keys(64)),
         format!("remove = ['{}']", keys(64)),
     ] {
