@@ -236,6 +236,10 @@ fn strided(
     by: &'static str,
 ) -> Made {
     let impossible = || format!("{} has {} bytes", shape_of(x), x.nbytes);
+    let of_shape = numel(&grid.shape).and_then(|n| n.checked_mul(grid.unit.bytes.into()));
+    if of_shape != Some(x.nbytes) {
+        return Err(impossible());
+    }
     let all = Strided::all(x.nbytes, grid.unit.bytes);
     let moved = Moved::of(&x.expr, all, &grid.shape, change).ok_or_else(impossible)?;
     Ok(Derived {
