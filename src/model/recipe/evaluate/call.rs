@@ -7,11 +7,8 @@ use super::super::mistake::Mistake;
 use super::super::ops::{self, Made};
 use super::super::tensor::Derived;
 use super::number::{self, Number};
-use super::{Evaluator, Scope, Value, shown};
+use super::{Evaluator, MAX_RANGE, Scope, Value, shown};
 use crate::dtype::numel;
-
-/// The most numbers of a range.
-const MAX_RANGE: u64 = 65_536;
 
 /// A scope within `for`.
 struct Repeated<'a> {
@@ -105,7 +102,7 @@ impl Evaluator<'_> {
     }
 
     /// The numbers that the variable of a `for` is.
-    fn numbers(self, each: &Each) -> Result<std::ops::Range<i64>, Mistake> {
+    pub(super) fn numbers(self, each: &Each) -> Result<std::ops::Range<i64>, Mistake> {
         let numbers = match &each.range {
             Some(range) => {
                 let [first, end] = &**range;
