@@ -88,12 +88,22 @@ fn both(a: Rules, b: &Rules) -> Rules {
 
 /// A shape, for a message.
 pub fn shape_text(shape: &[u64]) -> String {
+    list_of(shape, "axes")
+}
+
+/// Any numbers, for a message.
+pub fn list_text(numbers: &[impl std::fmt::Debug]) -> String {
+    list_of(numbers, "numbers")
+}
+
+/// The first ones of a list, and if there are more, how many of `what` there are.
+fn list_of(numbers: &[impl std::fmt::Debug], what: &str) -> String {
     const MOST: usize = 16;
-    match shape.get(..MOST) {
-        Some(first) if shape.len() > MOST => {
-            format!("{} axes {first:?}…", shape.len())
+    match numbers.get(..MOST) {
+        Some(first) if numbers.len() > MOST => {
+            format!("{} {what} {first:?}…", numbers.len())
         }
-        _ => format!("{shape:?}"),
+        _ => format!("{numbers:?}"),
     }
 }
 
