@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::language::{Kind, Node, Operator, Template, TemplatePiece};
+use super::language::{Each, Kind, Node, Operator, Template, TemplatePiece};
 use super::mistake::Mistake;
 use super::nearest;
 use super::ops::{self, Arithmetic, Operand};
@@ -19,6 +19,9 @@ use number::Number;
 
 /// Operations within one another that are followed: what the parser's limit bounds, and chains of operators.
 const MAX_DEPTH: u32 = 256;
+
+/// The most numbers of a range, and the most tensors that one match gathers.
+pub const MAX_RANGE: u64 = 65_536;
 
 /// What an expression can be.
 #[derive(Debug, Clone)]
@@ -82,6 +85,19 @@ pub fn condition(node: &Node, scope: &dyn Scope) -> Result<bool, Mistake> {
         depth: 0,
     };
     evaluator.truth(node)
+}
+
+/// The numbers that the variable of a `for` is.
+///
+/// # Errors
+/// As [`expression`]; also if there are too many of them.
+pub fn numbers(each: &Each, scope: &dyn Scope) -> Result<std::ops::Range<i64>, Mistake> {
+    let evaluator = Evaluator {
+        scope,
+        in_condition: false,
+        depth: 0,
+    };
+    evaluator.numbers(each)
 }
 
 /// The text of a template.

@@ -4,6 +4,8 @@
 //! Structure ([`slice`], [`part`], [`permute`], [`concat`], [`stack`], [`pad`], [`reshape`]) moves elements as they
 //! are stored. Values ([`values`], [`cast`], [`arithmetic`], [`negate`], [`product`]) are binary32.
 
+use std::sync::Arc;
+
 use super::tensor::{Derived, Label, Rules};
 
 mod cut;
@@ -54,33 +56,54 @@ fn possible(label: &Label, nbytes: Option<u64>) -> Result<u64, String> {
     nbytes.ok_or_else(|| format!("more than {MAX_BYTES} bytes (made of {label})"))
 }
 
-/// The rules that made any of several tensors.
+/// The rules that made any of several tensors. Most have the very same ones: a list is at most looked through, and
+/// a new one is made only if none has all.
 fn all_rules<'a>(tensors: impl IntoIterator<Item = &'a Derived>) -> Rules {
-    let mut all: Option<Rules> = None;
-    for tensor in tensors {
-        let rules = &tensor.rules;
-        match &all {
-            Some(known) if rules.iter().all(|rule| known.contains(rule)) => {}
-            None => all = Some(rules.clone()),
-            Some(known) => {
-                let mut both = [&**known, &**rules].concat();
-                both.sort_unstable();
-                both.dedup();
-                all = Some(both.into());
-            }
-        }
+    let mut tensors = tensors.into_iter();
+    let first = tensors.next();
+    let first = first.map_or_else(Derived::no_rules, |first| first.rules.clone());
+    tensors.fold(first, |all, tensor| both(all, &tensor.rules))
+}
+
+/// Two lists of rules as one. Both are in ascending order.
+fn both(a: Rules, b: &Rules) -> Rules {
+    if Arc::ptr_eq(&a, b) || b.is_empty() {
+        return a;
     }
-    all.unwrap_or_else(Derived::no_rules)
+    let (mut left, mut right) = (a.iter().peekable(), b.iter().peekable());
+    let mut merged = Vec::with_capacity(a.len() + b.len());
+    while let Some(next) = left.peek().into_iter().chain(right.peek()).min() {
+        let next = **next;
+        left.next_if(|rule| **rule == next);
+        right.next_if(|rule| **rule == next);
+        merged.push(next);
+    }
+    match merged.len() {
+        // No more than one of them has.
+        n if n == a.len() => a,
+        n if n == b.len() => b.clone(),
+        _ => merged.into(),
+    }
 }
 
 /// A shape, for a message.
-fn shape_text(shape: &[u64]) -> String {
+pub fn shape_text(shape: &[u64]) -> String {
+    list_of(shape, "axes")
+}
+
+/// Any numbers, for a message.
+pub fn list_text(numbers: &[impl std::fmt::Debug]) -> String {
+    list_of(numbers, "numbers")
+}
+
+/// The first ones of a list, and if there are more, how many of `what` there are.
+fn list_of(numbers: &[impl std::fmt::Debug], what: &str) -> String {
     const MOST: usize = 16;
-    match shape.get(..MOST) {
-        Some(first) if shape.len() > MOST => {
-            format!("{} axes {first:?}…", shape.len())
+    match numbers.get(..MOST) {
+        Some(first) if numbers.len() > MOST => {
+            format!("{} {what} {first:?}…", numbers.len())
         }
-        _ => format!("{shape:?}"),
+        _ => format!("{numbers:?}"),
     }
 }
 

@@ -10,6 +10,7 @@ use super::mistake::{Lines, Mistake, Place};
 use super::sources::Sources;
 use super::tensor::{Derived, Label};
 
+mod configured;
 mod gather;
 mod lora;
 mod make;
@@ -19,12 +20,13 @@ mod parameters;
 mod scope;
 mod staged;
 mod state;
+mod steps;
 #[cfg(test)]
 mod tests;
 mod world;
 
+pub use configured::configured;
 pub use parameters::{Given, known_parameters, parameters, unknown_parameter};
-pub use world::configured;
 
 use mistakes::Mistakes;
 use state::{Gone, State};
@@ -32,9 +34,6 @@ use world::World;
 
 /// The most tensors that all rules together may make.
 pub const MAX_RESULTS: u64 = 1_000_000;
-
-/// The most numbers of a range, and the most tensors that one match gathers.
-pub const MAX_RANGE: u64 = 65_536;
 
 /// A tensor that the rules left.
 pub struct Outcome {
@@ -89,7 +88,7 @@ pub fn apply(
             run.rule(number, rule);
             let doubtful = std::mem::take(&mut run.doubtful);
             run.state.doubt(&doubtful);
-            run.is_stopped |= world.is_exhausted();
+            run.is_stopped |= world.steps.are_spent();
         }
     }
     run.finish()
@@ -173,7 +172,8 @@ impl Run<'_> {
 
     /// Reports a rule that matches nothing, unless it may, or follows from an earlier mistake.
     fn matches_nothing(&mut self, rule: &Rule, patterns: &[Pattern]) {
-        if !rule.optional && !self.state.is_unsure && self.doubtful.is_empty() {
+        let is_consequence = self.is_stopped || self.state.is_unsure || !self.doubtful.is_empty();
+        if !rule.optional && !is_consequence {
             let what = self.world.matches_nothing(&self.state, rule, patterns);
             self.mistakes.add(Mistake::of_line(rule.at, what));
         }

@@ -40,7 +40,7 @@ impl Scope for Known<'_> {
 
     fn config(&self, keys: &[Box<str>]) -> Result<Value, String> {
         match self.config {
-            Some(config) => configured(config, keys),
+            Some(config) => configured(config, keys, || true),
             None => Err("the configuration is not known before the model is open".into()),
         }
     }

@@ -1,7 +1,7 @@
 //! The models that a recipe starts from, as one space of tensors.
 
-use std::collections::HashSet;
-use std::sync::Arc;
+use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use super::super::array::{self, Leaves};
 use super::super::{Expr, Model, Tensor, TensorId};
@@ -30,9 +30,21 @@ pub struct SourceModel {
 pub struct Sources {
     /// The models.
     pub models: Vec<SourceModel>,
+    /// What the elements of a tensor take that is made of others, by its id over all models: rules may use one of
+    /// 20,000 parts a million times.
+    efforts: Mutex<HashMap<TensorId, Effort>>,
 }
 
 impl Sources {
+    /// Of these models.
+    #[must_use]
+    pub fn new(models: Vec<SourceModel>) -> Sources {
+        Sources {
+            models,
+            efforts: Mutex::default(),
+        }
+    }
+
     /// A tensor of a model, by the model's index and the tensor's id there: its own bytes. `None` if there is no
     /// such tensor.
     pub fn leaf(&self, model: usize, id: TensorId) -> Option<Derived> {
@@ -44,7 +56,7 @@ impl Sources {
             0 => format!("'{name}'").into(),
             _ => format!("{}:'{name}'", source.name).into(),
         };
-        let Effort { depth, reach } = effort(&source.model, &tensor.raw);
+        let Effort { depth, reach } = self.effort(&source.model, of_all, &tensor.raw);
         let values = decoded(&source.model, id, of_all, &tensor);
         let exact = match &tensor.values {
             Some(own) if values.is_none() => own.exact,
@@ -63,6 +75,15 @@ impl Sources {
             rules: Derived::no_rules(),
             label,
         })
+    }
+
+    /// What a tensor's elements take, by its id over all models.
+    fn effort(&self, model: &Model, of_all: TensorId, raw: &Expr) -> Effort {
+        if raw.operands().is_empty() {
+            return effort(model, raw);
+        }
+        let mut efforts = self.efforts.lock().unwrap_or_else(PoisonError::into_inner);
+        *efforts.entry(of_all).or_insert_with(|| effort(model, raw))
     }
 
     /// The bytes that an expression over these models defines; `name` is the tensor's, for errors.

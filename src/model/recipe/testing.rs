@@ -47,7 +47,7 @@ pub(crate) fn of_bytes(
 
 /// One model per list of rows, over a file of those bytes each.
 pub(crate) fn sources(models: Vec<(&str, &[u8], Vec<Row>)>) -> Sources {
-    let mut all = Sources { models: Vec::new() };
+    let mut all = Sources::new(Vec::new());
     for (name, file, rows) in models {
         let store = MemoryStore::new(&[("x.test", file)]);
         let files = vec![store.object("x.test").unwrap() as _];

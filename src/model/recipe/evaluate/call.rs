@@ -4,14 +4,11 @@ use std::cmp::Ordering;
 
 use super::super::language::{Call, Each, Function, Node};
 use super::super::mistake::Mistake;
-use super::super::ops::{self, Made};
+use super::super::ops::{self, Made, list_text, shape_text};
 use super::super::tensor::Derived;
 use super::number::{self, Number};
-use super::{Evaluator, Scope, Value, shown};
+use super::{Evaluator, MAX_RANGE, Scope, Value, shown};
 use crate::dtype::numel;
-
-/// The most numbers of a range.
-const MAX_RANGE: u64 = 65_536;
 
 /// A scope within `for`.
 struct Repeated<'a> {
@@ -105,7 +102,7 @@ impl Evaluator<'_> {
     }
 
     /// The numbers that the variable of a `for` is.
-    fn numbers(self, each: &Each) -> Result<std::ops::Range<i64>, Mistake> {
+    pub(super) fn numbers(self, each: &Each) -> Result<std::ops::Range<i64>, Mistake> {
         let numbers = match &each.range {
             Some(range) => {
                 let [first, end] = &**range;
@@ -216,20 +213,25 @@ impl Called<'_> {
             .collect();
         let missing = sizes.iter().filter(|&&n| n == -1).count();
         if known.len() + missing < sizes.len() {
-            return Ok(Err(format!("{sizes:?} has a negative size")));
+            return Ok(Err(format!("{} has a negative size", list_text(&sizes))));
         }
         if missing == 0 {
             return Ok(Ok(known));
         }
         if missing > 1 {
-            return Ok(Err(format!("{sizes:?}: only one size may be -1")));
+            return Ok(Err(format!(
+                "{}: only one size may be -1",
+                list_text(&sizes)
+            )));
         }
         let (all, known) = (x.numel(), numel(&known));
         let rest = known.filter(|&n| n > 0 && all.is_multiple_of(n));
         let Some(rest) = rest.and_then(|n| all.checked_div(n)) else {
             return Ok(Err(format!(
-                "{:?} ({}) has {all} elements, which {sizes:?} cannot hold",
-                x.shape, x.label
+                "{} ({}) has {all} elements, which {} cannot hold",
+                shape_text(&x.shape),
+                x.label,
+                list_text(&sizes)
             )));
         };
         let size = |&n: &i64| u64::try_from(n).unwrap_or(rest);
@@ -304,10 +306,10 @@ impl Called<'_> {
         };
         from_start.filter(|&at| at < count).ok_or_else(|| {
             let what = format!(
-                "{}: there is no axis {axis} of {} ({:?})",
+                "{}: there is no axis {axis} of {} ({})",
                 self.function.name(),
                 x.label,
-                x.shape
+                shape_text(&x.shape)
             );
             Mistake::at(node.at, what)
         })

@@ -2,7 +2,7 @@
 
 use super::super::language::{Node, Subscript};
 use super::super::mistake::Mistake;
-use super::super::ops::{self, Range};
+use super::super::ops::{self, Range, shape_text};
 use super::super::tensor::Derived;
 use super::{Evaluator, Value, number, shown};
 
@@ -25,8 +25,9 @@ impl Evaluator<'_> {
             let Some(&size) = x.shape.get(axis) else {
                 let (count, rank) = (subscripts.len(), x.shape.len());
                 let what = format!(
-                    "{count} indexes for {rank} axes: {} is {:?}",
-                    x.label, x.shape
+                    "{count} indexes for {rank} axes: {} is {}",
+                    x.label,
+                    shape_text(&x.shape)
                 );
                 return Err(Mistake::at(node.at, what));
             };

@@ -280,5 +280,5 @@ fn numbered(models: Vec<(Box<str>, bool, Arc<Model>)>) -> Option<Sources> {
             first_file,
         });
     }
-    Some(Sources { models: numbered })
+    Some(Sources::new(numbered))
 }

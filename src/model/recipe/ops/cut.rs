@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::units::{Grid, Unit, check_blocks, units_of};
-use super::{Made, above, check_axis, shape_of, shape_text};
+use super::{Made, above, check_axis, list_text, shape_of, shape_text};
 use crate::dtype::{ElementType, numel};
 use crate::model::gather::Axes;
 use crate::model::recipe::tensor::Derived;
@@ -165,7 +165,8 @@ pub fn permute(x: &Derived, axes: &[usize]) -> Made {
     sorted.sort_unstable();
     if !sorted.iter().copied().eq(0..x.shape.len()) {
         return Err(format!(
-            "{axes:?} is not an order of all axes of {}",
+            "{} is not an order of all axes of {}",
+            list_text(axes),
             shape_of(x)
         ));
     }
@@ -236,6 +237,10 @@ fn strided(
     by: &'static str,
 ) -> Made {
     let impossible = || format!("{} has {} bytes", shape_of(x), x.nbytes);
+    let of_shape = numel(&grid.shape).and_then(|n| n.checked_mul(grid.unit.bytes.into()));
+    if of_shape != Some(x.nbytes) {
+        return Err(impossible());
+    }
     let all = Strided::all(x.nbytes, grid.unit.bytes);
     let moved = Moved::of(&x.expr, all, &grid.shape, change).ok_or_else(impossible)?;
     Ok(Derived {

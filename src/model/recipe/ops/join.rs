@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::cut::{elements, is_exact};
 use super::units::{Unit, check_blocks, check_rows};
 use super::{Made, above, all_rules, check_axis, possible, shape_of};
-use crate::dtype::numel;
+use crate::dtype::{ElementType, numel};
 use crate::model::recipe::tensor::Derived;
 use crate::model::{Expr, Join};
 
@@ -119,16 +119,29 @@ pub fn pad(x: &Derived, size: u64, axis: usize) -> Made {
     })
 }
 
-/// The first part, if there is one, and all are of its type.
+/// The first part, if there is one, and all are of its type. Where stfs does not know the type, its elements must
+/// at least be of one length.
 fn first_of(parts: &[Derived]) -> Result<&Derived, String> {
     let first = parts.first().ok_or("nothing to join")?;
-    match parts.iter().find(|part| part.dtype != first.dtype) {
-        None => Ok(first),
-        Some(other) => Err(format!(
+    if let Some(other) = parts.iter().find(|part| part.dtype != first.dtype) {
+        return Err(format!(
             "dtypes differ: {} is {}, {} is {}; f32(…) of both has one",
             first.label, first.dtype, other.label, other.dtype
-        )),
+        ));
     }
+    if let ElementType::Other(name) = &first.dtype {
+        let unit = Unit::of(first)?;
+        for other in parts {
+            let of_other = Unit::of(other)?;
+            if of_other != unit {
+                return Err(format!(
+                    "elements of the unknown dtype '{name}' have {} bytes in {}, {} in {}",
+                    unit.bytes, first.label, of_other.bytes, other.label
+                ));
+            }
+        }
+    }
+    Ok(first)
 }
 
 /// Parts that fit, as one tensor of that shape.

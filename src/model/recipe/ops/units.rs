@@ -45,13 +45,14 @@ impl Unit {
             }),
             ElementType::Opaque(opaque) => Ok(one(opaque.bytes)),
             ElementType::Other(name) => {
-                let numel = x.numel().max(1);
-                let bytes = u32::try_from(x.nbytes / numel).ok();
-                let whole = bytes.filter(|_| x.nbytes.is_multiple_of(numel));
-                // Without elements, any number does.
-                let bytes = whole.map(|bytes| bytes.max(1));
+                let bytes = x.nbytes.checked_div(x.numel()).unwrap_or(0);
+                let whole = bytes > 0 && x.nbytes.is_multiple_of(x.numel());
+                let bytes = u32::try_from(bytes).ok().filter(|_| whole);
                 bytes.map(one).ok_or_else(|| {
-                    format!("stfs does not know the dtype '{name}' of {}: its elements are not whole bytes", x.label)
+                    format!(
+                        "stfs does not know the dtype '{name}' of {}, and {} bytes do not tell how long each of its {} elements is",
+                        x.label, x.nbytes, x.numel()
+                    )
                 })
             }
         }

@@ -2,12 +2,13 @@
 
 use std::collections::HashMap;
 
+use super::super::evaluate::MAX_RANGE;
 use super::super::file::Make;
 use super::super::language::{Call, Function, Hole, Kind, Node, Pattern, Subscript, TemplatePiece};
 use super::super::mistake::{Mistake, quoted};
+use super::Run;
 use super::matching::Found;
 use super::state::State;
-use super::{MAX_RANGE, Run};
 
 /// One match of a rule.
 pub(super) struct Match {

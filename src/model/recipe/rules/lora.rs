@@ -7,7 +7,7 @@ use super::super::evaluate::{self, Value};
 use super::super::file::Rule;
 use super::super::language::Node;
 use super::super::mistake::{Mistake, Place, quoted};
-use super::super::ops::{self, Arithmetic, Made, Operand};
+use super::super::ops::{self, Arithmetic, Made, Operand, shape_text};
 use super::super::tensor::Derived;
 use super::make::kind;
 use super::mistakes::Mistakes;
@@ -123,7 +123,7 @@ impl Run<'_> {
         let Some(slot) = self.state.find(&change.weight) else {
             let why = match self.mistakes.is_full(at) {
                 true => String::from("its weight is not there"),
-                false => self.world.not_there(&self.state, &change.weight),
+                false => self.no_weight(&change.weight),
             };
             return report(&mut self.mistakes, &why);
         };
@@ -137,6 +137,17 @@ impl Run<'_> {
                 *tensor = None;
                 report(&mut self.mistakes, &why);
             }
+        }
+    }
+
+    /// That a weight is not there. A quantized layer has none as it is stored.
+    fn no_weight(&self, weight: &str) -> String {
+        match self.world.only_floats_have(weight) && self.state.gone(weight).is_none() {
+            true => format!(
+                "{} is not there: the model is quantized, and has it once it is opened as floats: as = \"floats\"",
+                quoted(weight)
+            ),
+            false => self.world.not_there(&self.state, weight),
         }
     }
 
@@ -159,6 +170,7 @@ impl Run<'_> {
                     true => ops::permute(&product, &[1, 0])?,
                     false => product,
                 };
+                check_shape(before, &product)?;
                 let number = Operand::Number(*factor);
                 let scaled = Operand::Tensor(product);
                 let scaled = ops::arithmetic(Arithmetic::Multiply, number, scaled)?;
@@ -166,6 +178,21 @@ impl Run<'_> {
                 ops::arithmetic(Arithmetic::Add, Operand::Tensor(weight), scaled)
             }
         }
+    }
+}
+
+/// That a product has the shape of the weight that it is added to: one element alone is not added to all others, and
+/// does not become as many.
+fn check_shape(weight: &Derived, product: &Derived) -> Result<(), String> {
+    let of = ops::values(weight)?.shape;
+    match of == product.shape {
+        true => Ok(()),
+        false => Err(format!(
+            "B @ A is {}, and {} is {}: the adapter of another base, or the weight was changed above",
+            shape_text(&product.shape),
+            weight.label,
+            shape_text(&of)
+        )),
     }
 }
 

@@ -12,7 +12,7 @@ use super::gather::Match;
 use super::scope::MatchScope;
 use super::staged::Staged;
 use super::state::What;
-use super::{Applied, MAX_RANGE, MAX_RESULTS, Run};
+use super::{Applied, MAX_RESULTS, Run};
 
 /// The most bytes that the name of a result may have. Templates can double a name, and rules can do so again.
 const MAX_NAME: usize = 4096;
@@ -20,10 +20,12 @@ const MAX_NAME: usize = 4096;
 /// The most bytes that the names of all results may have together.
 const MAX_NAME_BYTES: u64 = 1 << 28;
 
-/// A rule with its number.
+/// What it takes to fill in a further pattern and to find that name, in [comparisons](super::steps::Steps::compare).
+const COMPARISONS_OF_NAME: u64 = 64;
+
+/// A rule, and what it makes.
 #[derive(Clone, Copy)]
 struct Making<'r> {
-    number: usize,
     rule: &'r Rule,
     make: &'r Make,
     /// The first pattern.
@@ -36,7 +38,6 @@ impl Run<'_> {
             return;
         };
         let making = Making {
-            number,
             rule,
             make,
             pattern,
@@ -44,12 +45,19 @@ impl Run<'_> {
         self.check_gathering(pattern, make, rule.at);
         let found = self.matching(rule, std::slice::from_ref(pattern));
         let is_empty = found.is_empty();
+        let names = (found.len() as u64).saturating_mul(further.len() as u64);
+        let filling = names.saturating_mul(COMPARISONS_OF_NAME);
+        self.count_comparisons(rule, filling);
+        if self.is_stopped {
+            return;
+        }
         let matches = self.matches(pattern, found);
         if is_empty {
             self.matches_nothing(rule, std::slice::from_ref(pattern));
         }
         let mut staged = Staged::new(number, make.takes);
         for one in &matches {
+            self.world.steps.more_tensors(one.all().count() as u64);
             let is_whole = self.take(&mut staged, making, one, further);
             self.results(&mut staged, making, one, is_whole);
             if self.is_stopped {
@@ -145,7 +153,9 @@ impl Run<'_> {
         for number in range {
             let each = variable.map(|variable| (variable, number));
             for (index, result) in making.make.results.iter().enumerate() {
+                self.world.steps.more_tensors(1);
                 self.result(staged, making, one, each, (index, result), is_whole);
+                self.is_stopped |= self.world.steps.are_spent();
                 if self.is_stopped {
                     return;
                 }
@@ -174,30 +184,7 @@ impl Run<'_> {
         let Some(each) = &making.make.each else {
             return Ok(0..1);
         };
-        let scope = self.scope(making, one, None);
-        let whole = |node: &Node| {
-            let value = evaluate::expression(node, &scope)?;
-            whole_number(&value).ok_or_else(|| {
-                let what = format!("'for' needs whole numbers, and this is {}", kind(&value));
-                Mistake::at(node.at, what)
-            })
-        };
-        let range = match each.range.as_deref() {
-            Some([first, end]) => whole(first)?..whole(end)?,
-            None => match evaluate::Scope::gathered(&scope, &each.variable) {
-                Some(count) => 0..count as i64,
-                None => {
-                    let what = format!("'for' needs a range: {} in 0..4", each.variable);
-                    return Err(Mistake::at(each.at, what));
-                }
-            },
-        };
-        let len = range.end.saturating_sub(range.start);
-        if len > MAX_RANGE as i64 {
-            let what = format!("'for' goes over {len} numbers, at most {MAX_RANGE} are possible");
-            return Err(Mistake::at(each.at, what));
-        }
-        Ok(range)
+        evaluate::numbers(each, &self.scope(making, one, None))
     }
 
     fn result(
@@ -331,15 +318,6 @@ fn checked_name(at: Place, name: String) -> Result<String, Mistake> {
             let what = format!("the name {name} has {len} bytes, at most {MAX_NAME} are possible");
             Err(Mistake::at(at, what))
         }
-    }
-}
-
-/// A whole number, or a hole's text that is one.
-pub(super) fn whole_number(value: &Value) -> Option<i64> {
-    match value {
-        Value::Integer(number) => Some(*number),
-        Value::Text(text) => text.parse().ok(),
-        Value::Real(_) | Value::Bool(_) | Value::Tensor(_) => None,
     }
 }
 

@@ -8,7 +8,8 @@ use super::super::file::{self, Parameter};
 use super::super::mistake::{Mistake, Place};
 use super::super::nearest;
 use super::super::tensor::Derived;
-use super::world::{configured, shown};
+use super::configured::configured;
+use super::world::{SUGGESTIONS, shown};
 use crate::catalog::Configuration;
 
 /// How many steps the expressions of all parameters may take: ranges within ranges could go on for hours.
@@ -68,6 +69,7 @@ fn evaluated(
         unknown: Vec::new(),
         used_unknown: Cell::new(false),
         steps: Cell::new(0),
+        suggestions: Cell::new(SUGGESTIONS),
         config,
     };
     for parameter in set {
@@ -148,7 +150,17 @@ struct ParameterScope<'a> {
     /// Whether the expression at hand uses one of those.
     used_unknown: Cell<bool>,
     steps: Cell<u32>,
+    suggestions: Cell<u32>,
     config: Option<&'a Configuration>,
+}
+
+impl ParameterScope<'_> {
+    /// Whether the nearest key may be looked for once more.
+    fn may_suggest(&self) -> bool {
+        let left = self.suggestions.get().checked_sub(1);
+        self.suggestions.set(left.unwrap_or(0));
+        left.is_some()
+    }
 }
 
 impl Scope for ParameterScope<'_> {
@@ -173,7 +185,7 @@ impl Scope for ParameterScope<'_> {
 
     fn config(&self, keys: &[Box<str>]) -> Result<Value, String> {
         match self.config {
-            Some(config) => configured(config, keys),
+            Some(config) => configured(config, keys, || self.may_suggest()),
             None => Err("the configuration is not known before the model is open".into()),
         }
     }

@@ -6,7 +6,7 @@ use super::super::tensor::Derived;
 use super::gather::Gathered;
 use super::matching::Found;
 use super::state::{State, What};
-use super::world::{World, configured};
+use super::world::World;
 
 /// What names mean for one match.
 pub(super) struct MatchScope<'a> {
@@ -84,7 +84,7 @@ impl Scope for MatchScope<'_> {
     }
 
     fn it(&self, model: Option<&str>) -> Result<Derived, String> {
-        self.world.tensor_step(self.in_condition)?;
+        self.world.steps.tensor(self.in_condition)?;
         let (_, found) = self.found.ok_or("there is no 'it' here")?;
         match model {
             // Without a message: why nothing is known of it has been reported.
@@ -99,7 +99,7 @@ impl Scope for MatchScope<'_> {
     }
 
     fn tensor(&self, model: Option<&str>, name: &str) -> Result<Derived, String> {
-        self.world.tensor_step(self.in_condition)?;
+        self.world.steps.tensor(self.in_condition)?;
         match model {
             Some(model) => self.world.tensor_of(model, name),
             None => match self.state.find(name) {
@@ -113,18 +113,7 @@ impl Scope for MatchScope<'_> {
     }
 
     fn config(&self, keys: &[Box<str>]) -> Result<Value, String> {
-        let Some(source) = self.world.sources.models.first() else {
-            return Err(String::new());
-        };
-        // The float model is not quantized.
-        if source.floats
-            && keys
-                .first()
-                .is_some_and(|key| **key == *"quantization_config")
-        {
-            return Err("config.quantization_config: a model as \"floats\" has none".into());
-        }
-        configured(&source.model.catalog.configs, keys)
+        self.world.config(keys)
     }
 
     fn gathered(&self, name: &str) -> Option<u64> {
@@ -133,6 +122,6 @@ impl Scope for MatchScope<'_> {
     }
 
     fn step(&self) -> Result<(), String> {
-        self.world.step(self.in_condition)
+        self.world.steps.step(self.in_condition)
     }
 }

@@ -91,7 +91,7 @@ impl State {
         &self.slots[index as usize]
     }
 
-    /// The tensor of a slot. `None`: nobody knows, because of a mistake that is reported already.
+    /// The tensor of a slot; `None` if a mistake, which is reported already, keeps it from being known.
     pub fn tensor(&self, index: u32, sources: &Sources) -> Option<Derived> {
         let slot = self.slot(index);
         match &slot.what {

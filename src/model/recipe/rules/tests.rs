@@ -45,7 +45,7 @@ impl Case {
 
     fn with_config(tensors: &[Stored], config: Json) -> Case {
         let case = Case {
-            sources: Sources { models: Vec::new() },
+            sources: Sources::new(Vec::new()),
             dirs: Vec::new(),
             given: Vec::new(),
         };

@@ -1,10 +1,9 @@
 //! What does not change from rule to rule: models, parameters, the configuration; and how a name that is not
 //! there is explained.
 
-use std::cell::{Cell, OnceCell};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::HashMap;
-
-use serde_json::Value as Json;
+use std::sync::LazyLock;
 
 use super::super::super::{TensorId, float_model};
 use super::super::evaluate::Value;
@@ -15,26 +14,17 @@ use super::super::nearest;
 use super::super::ops;
 use super::super::sources::{SourceModel, Sources};
 use super::super::tensor::Derived;
+use super::configured::configured;
 use super::state::{Gone, State};
-use crate::catalog::Configuration;
+use super::steps::Steps;
 use crate::text::{elide, plural, printable};
 
 /// How many names are looked for that are near to one that is not there. Each costs a look at all names: tens of
 /// milliseconds if they are 100,000.
-const SUGGESTIONS: u32 = 30;
+pub(super) const SUGGESTIONS: u32 = 30;
 
 /// The same for one rule, so that some are left for others.
 const SUGGESTIONS_OF_RULE: u32 = 6;
-
-/// How many steps the expressions of all results together may take. Ranges within ranges could go on for hours; a
-/// million results of several tensors each are within. A step takes some 100 ns.
-const MAX_STEPS: u64 = 1 << 26;
-
-/// Steps that a use of a tensor counts for: it is found by its name, and what is made of it takes some 200 bytes.
-const STEPS_OF_TENSOR: u64 = 15;
-
-/// The same for conditions, which make nothing: those of 500 rules on 100,000 tensors are within.
-const MAX_STEPS_OF_CONDITIONS: u64 = 1 << 28;
 
 /// Names and other text that a file determines are shown with at most this many characters.
 const MOST_SHOWN: usize = 80;
@@ -47,38 +37,12 @@ pub(super) struct World<'a> {
     pub parameters: &'a HashMap<Box<str>, Value>,
     suggestions: Cell<u32>,
     suggestions_of_rule: Cell<u32>,
-    steps: Steps,
-    steps_of_conditions: Steps,
-    /// By model: what its float model has, once somebody asked.
+    /// What the rules have taken so far.
+    pub steps: Steps,
+    /// Values of `config.KEY`, which are the same for all tensors.
+    configured: RefCell<HashMap<Box<[Box<str>]>, Result<Value, String>>>,
+    /// By model: what its float model has, once it is needed.
     floats: Vec<OnceCell<HashMap<TensorId, bool>>>,
-}
-
-/// Steps that have been counted, and how many there may be.
-struct Steps {
-    counted: Cell<u64>,
-    most: u64,
-}
-
-impl Steps {
-    fn up_to(most: u64) -> Steps {
-        let counted = Cell::new(0);
-        Steps { counted, most }
-    }
-
-    fn count(&self, steps: u64) -> Result<(), String> {
-        self.counted.set(self.counted.get().saturating_add(steps));
-        match self.are_spent() {
-            false => Ok(()),
-            true => Err(format!(
-                "the expressions of all rules take more than {} steps",
-                self.most
-            )),
-        }
-    }
-
-    fn are_spent(&self) -> bool {
-        self.counted.get() > self.most
-    }
 }
 
 impl<'a> World<'a> {
@@ -95,8 +59,8 @@ impl<'a> World<'a> {
             parameters,
             suggestions: Cell::new(SUGGESTIONS),
             suggestions_of_rule: Cell::new(0),
-            steps: Steps::up_to(MAX_STEPS),
-            steps_of_conditions: Steps::up_to(MAX_STEPS_OF_CONDITIONS),
+            steps: Steps::default(),
+            configured: RefCell::default(),
             floats: sources.models.iter().map(|_| OnceCell::new()).collect(),
         }
     }
@@ -154,16 +118,29 @@ impl<'a> World<'a> {
         })
     }
 
+    /// Whether the model that the rules start with has such a tensor only once it is opened as floats.
+    pub fn only_floats_have(&self, name: &str) -> bool {
+        let Some(source) = self.sources.models.first() else {
+            return false;
+        };
+        let id = source.model.id(name).filter(|_| !source.floats);
+        id.is_some_and(|id| !source.model.is_stored(id) && self.floats(0, source).contains_key(&id))
+    }
+
+    /// The tensors of a model's float model, each with whether its values are meant.
+    fn floats(&self, index: usize, source: &SourceModel) -> &HashMap<TensorId, bool> {
+        static NONE: LazyLock<HashMap<TensorId, bool>> = LazyLock::new(HashMap::new);
+        let all = || float_model(&source.model).into_iter().collect();
+        let floats = self.floats.get(index);
+        floats.map_or(&NONE, |floats| floats.get_or_init(all))
+    }
+
     /// Whether a model is opened as floats and the tensor is one of them.
     fn is_float(&self, index: usize, source: &SourceModel, id: TensorId) -> bool {
         if !source.floats {
             return false;
         }
-        let Some(floats) = self.floats.get(index) else {
-            return false;
-        };
-        let floats = floats.get_or_init(|| float_model(&source.model).into_iter().collect());
-        match floats.get(&id) {
+        match self.floats(index, source).get(&id) {
             Some(values) => *values,
             // Made of such: tied, fused or stacked.
             None => {
@@ -171,6 +148,27 @@ impl<'a> World<'a> {
                 tensor.is_ok_and(|t| t.dtype.is_float() && t.values.is_some())
             }
         }
+    }
+
+    /// `config.KEY`.
+    pub fn config(&self, keys: &[Box<str>]) -> Result<Value, String> {
+        if let Some(known) = self.configured.borrow().get(keys) {
+            return known.clone();
+        }
+        let Some(source) = self.sources.models.first() else {
+            return Err(String::new());
+        };
+        let is_of_quantization = keys.first().is_some_and(|k| **k == *"quantization_config");
+        let value = match source.floats && is_of_quantization {
+            true => Err("config.quantization_config: a model as \"floats\" has none".into()),
+            false => {
+                let config = &source.model.catalog.configs;
+                configured(config, keys, || self.may_suggest())
+            }
+        };
+        let mut known = self.configured.borrow_mut();
+        known.insert(keys.into(), value.clone());
+        value
     }
 
     pub fn unknown_model(&self, name: &str) -> String {
@@ -182,33 +180,6 @@ impl<'a> World<'a> {
     /// Another rule begins.
     pub fn next_rule(&self) {
         self.suggestions_of_rule.set(SUGGESTIONS_OF_RULE);
-    }
-
-    /// Counts a step of an expression.
-    ///
-    /// # Errors
-    /// There have been too many.
-    pub fn step(&self, in_condition: bool) -> Result<(), String> {
-        match in_condition {
-            true => self.steps_of_conditions.count(1),
-            false => self.steps.count(1),
-        }
-    }
-
-    /// Counts a use of a tensor.
-    ///
-    /// # Errors
-    /// As [`World::step`].
-    pub fn tensor_step(&self, in_condition: bool) -> Result<(), String> {
-        match in_condition {
-            true => self.steps_of_conditions.count(1),
-            false => self.steps.count(STEPS_OF_TENSOR),
-        }
-    }
-
-    /// Whether there have been too many steps.
-    pub fn is_exhausted(&self) -> bool {
-        self.steps.are_spent() || self.steps_of_conditions.are_spent()
     }
 
     /// Whether there may be one more suggestion.
@@ -286,58 +257,4 @@ impl<'a> World<'a> {
 /// Text of a file, short and without control characters.
 pub(super) fn shown(text: &str) -> String {
     elide(&printable(text), MOST_SHOWN)
-}
-
-/// `config.KEY`: a key of the configuration or of its `text_config`.
-///
-/// # Errors
-/// There is none, with the nearest key; or it is not a number, text or truth value.
-pub fn configured(config: &Configuration, keys: &[Box<str>]) -> Result<Value, String> {
-    let path = keys.join(".");
-    let path = shown(&path);
-    if config.config.is_none() {
-        return Err(format!("config.{path}: the model has no config.json"));
-    }
-    let get = |place: &'_ Json| -> Option<Json> {
-        let found = keys.iter().try_fold(place, |at, key| at.get(&**key))?;
-        (!found.is_null()).then(|| found.clone())
-    };
-    let Some(found) = config.places().find_map(get) else {
-        return Err(not_configured(config, keys, &path));
-    };
-    match &found {
-        Json::Number(number) => match number.as_i64() {
-            Some(whole) => Ok(Value::Integer(whole)),
-            None => Ok(Value::Real(number.as_f64().unwrap_or(f64::NAN))),
-        },
-        Json::String(text) => Ok(Value::Text(text.as_str().into())),
-        Json::Bool(truth) => Ok(Value::Bool(*truth)),
-        Json::Object(_) => Err(format!("config.{path} is an object; add one of its keys")),
-        Json::Array(_) => Err(format!("config.{path} is an array, not a number")),
-        Json::Null => Err(not_configured(config, keys, &path)),
-    }
-}
-
-/// That the configuration lacks a key, with the nearest one.
-fn not_configured(config: &Configuration, keys: &[Box<str>], path: &str) -> String {
-    let mut candidates = Vec::new();
-    for place in config.places() {
-        let mut at = Some(place);
-        for (depth, key) in keys.iter().enumerate() {
-            let Some(Json::Object(object)) = at else {
-                break;
-            };
-            let before = keys.get(..depth).unwrap_or_default();
-            if !object.contains_key(&**key) {
-                let known = object.keys().take(10_000);
-                candidates.extend(known.map(|near| [&*before.join("."), near].join(".")));
-            }
-            at = object.get(&**key);
-        }
-    }
-    let candidates = candidates.iter().map(|c| c.trim_start_matches('.'));
-    let meant = nearest::word(&keys.join("."), candidates);
-    let meant = meant.map(|near| format!("config.{}", shown(near)));
-    let meant = nearest::did_you_mean(meant.as_deref());
-    format!("config.{path} is not in config.json{meant}")
 }

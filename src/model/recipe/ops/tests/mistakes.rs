@@ -175,6 +175,79 @@ fn types_without_values_and_packed_ones() {
     assert!(slice(&q8, &[index(1, 3), index(0, 1), index(32, 64)]).is_ok());
 }
 
+/// Elements that nothing tells the length of stay where they are: of a file with other tensors, their bytes could
+/// be those of another one.
+#[test]
+fn elements_of_unknown_length_are_not_moved() {
+    let unknown = |shape: &[u64], nbytes| Derived {
+        dtype: ElementType::Other("WEIRD".into()),
+        shape: shape.into(),
+        nbytes,
+        ..f32(&[2, 3])
+    };
+    let first = Range {
+        is_index: true,
+        ..Range::all(1)
+    };
+    for (shape, nbytes) in [([2, 3], 0), ([0, 3], 0), ([0, 3], 5), ([2, 3], 7)] {
+        let x = unknown(&shape, nbytes);
+        let all: [(&str, Made); 6] = [
+            ("slice", slice(&x, &[Range::all(shape[0])])),
+            ("index", slice(&x, &[Range::all(shape[0]), first])),
+            ("part", part(&x, 0, 1, 0)),
+            ("t", transpose(&x)),
+            ("pad", pad(&x, 9, 0)),
+            ("concat", concat(&[x.clone(), x.clone()], 0)),
+        ];
+        for (by, made) in all {
+            let why = why(made);
+            assert!(
+                why.contains("does not know the dtype 'WEIRD'"),
+                "{by}: {why}"
+            );
+            let both = format!(
+                "{nbytes} bytes do not tell how long each of its {} ",
+                x.numel()
+            );
+            assert!(why.contains(&both), "{by}: {why}");
+        }
+    }
+    let x = unknown(&[2, 3], 12);
+    assert_eq!(slice(&x, &[first]).unwrap().nbytes, 6);
+    let longer = unknown(&[2, 3], 24);
+    assert_eq!(
+        why(stack(&[x, longer], 0)),
+        "elements of the unknown dtype 'WEIRD' have 2 bytes in 'a.weight', 4 in 'a.weight'"
+    );
+}
+
+/// Where bytes and shape disagree nothing is moved either, whatever the reason.
+#[test]
+fn bytes_that_are_not_those_of_the_shape_are_not_moved() {
+    let x = Derived {
+        nbytes: 0,
+        ..f32(&[2, 3])
+    };
+    assert_eq!(why(transpose(&x)), "[2, 3] ('a.weight') has 0 bytes");
+}
+
+#[test]
+fn rules_of_several_tensors_are_listed_once_in_their_order() {
+    let of = |rules: &[(u16, u16)]| Derived {
+        rules: rules.into(),
+        ..f32(&[1])
+    };
+    let (a, b) = (of(&[(0, 0), (2, 1), (5, 0)]), of(&[(1, 0), (2, 1), (2, 3)]));
+    let both = [(0, 0), (1, 0), (2, 1), (2, 3), (5, 0)];
+    assert_eq!(*all_rules([&a, &b]), both);
+    assert_eq!(*all_rules([&of(&[]), &a, &b, &a]), both);
+    assert_eq!(*all_rules([]), []);
+    // What has all of them is shared.
+    let c = of(&[(2, 1)]);
+    assert!(Arc::ptr_eq(&all_rules([&a, &c, &a]), &a.rules));
+    assert!(Arc::ptr_eq(&all_rules([&c, &a]), &a.rules));
+}
+
 #[test]
 fn a_number_or_one_element_meets_every_value() {
     let (x, one, scalar) = (f32(&[2, 3]), f32(&[1, 1, 1]), f32(&[]));

@@ -103,3 +103,54 @@ fn what_is_not_an_adapter() {
     let wrong = case("m").wrong(&rest(r#"{ lora = "ad", scale = "1 // 0" }"#));
     assert!(wrong[0].contains("division by 0"), "{wrong:?}");
 }
+
+/// One element meets every value in an expression. An adapter's product is of a weight of its own shape.
+#[test]
+fn the_product_has_the_weights_shape() {
+    for (weight, product) in [("it[0:1, 0:1]", "[2, 3]"), ("it[0:1]", "[2, 3]")] {
+        let wrong = case("m").wrong(&rest(&format!(
+            r#"{{ on = "m.weight", is = "{weight}" }}, {{ lora = "ad" }}"#
+        )));
+        assert_eq!(wrong.len(), 1, "{wrong:?}");
+        let has = |text: &str| assert!(wrong[0].contains(text), "{wrong:?}");
+        has("adapter 'ad': module 'm': B @ A is ");
+        has(product);
+        has(if weight.contains(',') {
+            "[1, 1]"
+        } else {
+            "[1, 3]"
+        });
+    }
+}
+
+#[test]
+fn a_quantized_layer_needs_floats() {
+    let zeros = |name: &str, dtype, shape: &[u64]| zeros(&format!("m.{name}"), dtype, shape);
+    let base = [
+        zeros("qweight", Dtype::I32, &[4, 32]),
+        zeros("qzeros", Dtype::I32, &[1, 4]),
+        zeros("scales", Dtype::F16, &[1, 32]),
+    ];
+    let config = json!({"quantization_config": {
+        "quant_method": "gptq", "bits": 4, "group_size": 32, "desc_act": false, "sym": true
+    }});
+    let adapter = [
+        floats("base_model.model.m.lora_A.weight", &[1, 32], &[0.0; 32]),
+        floats("base_model.model.m.lora_B.weight", &[32, 1], &[0.0; 32]),
+    ];
+    let of_adapter = json!({"peft_type": "LORA", "r": 1, "lora_alpha": 1});
+    let base = || {
+        let adapter =
+            TestModel::with_configs(&adapter, &[("adapter_config.json", of_adapter.clone())]);
+        Case::with_config(&base, config.clone()).and_model("ad", adapter)
+    };
+    let wrong = base().wrong(&rest(r#"{ lora = "ad" }"#));
+    assert_eq!(wrong.len(), 1, "{wrong:?}");
+    assert!(
+        wrong[0].contains("module 'm': 'm.weight' is not there")
+            && wrong[0].ends_with("as = \"floats\""),
+        "{wrong:?}"
+    );
+    let left = base().floats().left(&rest(r#"{ lora = "ad" }"#));
+    assert_eq!(left, ["m.weight F32 [32, 32]"]);
+}

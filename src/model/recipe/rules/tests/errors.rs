@@ -199,3 +199,50 @@ fn other_models() {
         "r.toml:3:28: tuned:'a.wieght' is not there; did you mean 'a.weight'?"
     );
 }
+
+/// It is the same for all tensors, and what is looked up once is not looked up for each.
+#[test]
+fn values_of_the_configuration() {
+    let keys = (0..300).map(|n| (format!("key_{n}"), json!(n)));
+    let mut config: serde_json::Map<String, Json> = keys.collect();
+    config.insert("long".into(), "x".repeat(4097).into());
+    config.insert("word".into(), "x".repeat(4096).into());
+    let names: Vec<String> = (0..2000).map(|n| format!("l.{n}.w")).collect();
+    let tensors: Vec<_> = names
+        .iter()
+        .map(|name| zeros(name, Dtype::BF16, &[1]))
+        .collect();
+    let case = Case::with_config(&tensors, config.into());
+    let of = |key: &str| format!(r#"rules = [{{ drop = "*", where = "config.{key} == 1" }}]"#);
+    let near = "is not in config.json; did you mean 'config.key_99'?";
+    assert_eq!(
+        case.wrong(&of("key299")),
+        [format!("r.toml:2:33: config.key299 {near}")]
+    );
+    assert_eq!(
+        case.wrong(&of("long")),
+        ["r.toml:2:33: config.long is a text of 4097 bytes, at most 4096 are possible"]
+    );
+    assert_eq!(case.left(&of("key_1 - config.key_0")).len(), 0);
+    assert!(case.wrong(&of("word"))[0].contains("'where' holds for none of"));
+    // After many, the nearest key is no longer looked for.
+    let missing = |n: usize| format!("{{ on = \"l.{n}.w\", is = \"it[config.key{n}]\" }},");
+    let rules: String = (0..100).map(missing).collect();
+    let wrong = case.wrong(&format!("rules = [{rules}]"));
+    let meant = wrong.iter().filter(|w| w.contains("did you mean")).count();
+    assert_eq!((wrong.len(), meant), (100, 30));
+}
+
+/// A text of digits is a number, with a sign it is text: in ranges as everywhere.
+#[test]
+fn ranges_of_results_are_those_of_expressions() {
+    let case = Case::of_names(&["w-3"]);
+    let wrong = one(
+        &case,
+        r#"rules = [{ on = "w{n}", for = "r in n..0", to = "x{r}" }]"#,
+    );
+    assert!(
+        wrong.contains("text '-3' where a whole number is needed"),
+        "{wrong}"
+    );
+}
