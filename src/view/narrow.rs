@@ -26,9 +26,6 @@ pub struct Narrow {
     round: Round,
 }
 
-/// Rounds values, and writes the elements.
-type Round = fn(&[f32], &mut [u8]);
-
 impl Narrow {
     /// The values of `values` (binary32, little-endian) as elements of `dtype`: F16, BF16, F8_E4M3 or F8_E5M2, or
     /// F32 for `values` itself. Beyond the type's range, F8_E4M3 has NaN and the others have infinity. `None`
