@@ -1,6 +1,8 @@
 //! Makes views from expressions. One evaluator serves a model and a recipe's sources: they differ in what
 //! the leaves of an expression are.
 
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::expr::{Computed, Operation};
@@ -15,7 +17,7 @@ use crate::view::{
     StridedLayout, Swap, Zeros,
 };
 
-/// To open more parts than this takes too long for a thread that others wait for.
+/// To make more views than this takes too long for a thread that others wait for.
 const MANY: usize = 1000;
 
 /// What the leaves of expressions are.
@@ -30,18 +32,143 @@ pub(super) trait Leaves {
 
 /// The bytes that an expression defines; `name` is the tensor's, for errors.
 pub(super) fn view(leaves: &dyn Leaves, expr: &Expr, name: &str) -> Result<SharedView> {
-    match expr {
-        Expr::Stored(_) | Expr::Layer(_) | Expr::Raw(_) | Expr::Values(_) => leaves.leaf(expr),
-        Expr::Join(join) => joined(leaves, expr, join, name),
-        Expr::Same(parts) => {
-            let views = parts.iter().map(|part| view(leaves, part, name));
-            let views = views.collect::<Result<_>>()?;
-            Ok(Arc::new(Same::new(name.to_string(), views)))
+    let opening = Opening {
+        leaves,
+        name,
+        made: RefCell::default(),
+        count: Cell::new(0),
+    };
+    opening.view(expr)
+}
+
+/// The views of one expression while they are made.
+struct Opening<'a> {
+    leaves: &'a dyn Leaves,
+    name: &'a str,
+    /// What was made of a piece of the expression. One that occurs often (`it + it`) has one view: otherwise
+    /// there would be as many as paths lead to it.
+    made: RefCell<HashMap<Key, SharedView>>,
+    /// Views that were made.
+    count: Cell<usize>,
+}
+
+/// A piece of an expression.
+#[derive(PartialEq, Eq, Hash)]
+enum Key {
+    Raw(TensorId),
+    Values(TensorId),
+    /// The address of what it is; the expression keeps it.
+    At(usize),
+}
+
+impl Key {
+    fn of(expr: &Expr) -> Option<Key> {
+        Some(match expr {
+            Expr::Raw(id) => Key::Raw(*id),
+            Expr::Values(id) => Key::Values(*id),
+            Expr::Join(join) => Key::At(Arc::as_ptr(join).addr()),
+            Expr::Gather(gather) => Key::At(Arc::as_ptr(gather).addr()),
+            Expr::Computed(computed) => Key::At(Arc::as_ptr(computed).addr()),
+            Expr::Stored(_) | Expr::Layer(_) | Expr::Same(_) => return None,
+            Expr::Zeros(_) | Expr::Number(_) => return None,
+        })
+    }
+}
+
+impl Opening<'_> {
+    fn view(&self, expr: &Expr) -> Result<SharedView> {
+        let key = Key::of(expr);
+        if let Some(made) = key.as_ref().and_then(|key| self.made(key)) {
+            return Ok(made);
         }
-        Expr::Gather(gather) => gathered(view(leaves, &gather.of, name)?, gather, name),
-        Expr::Zeros(len) => Ok(Zeros::view(*len)),
-        Expr::Number(_) => Err(impossible(name)),
-        Expr::Computed(computed) => self::computed(leaves, computed, name),
+        let view = self.make(expr)?;
+        if let Some(key) = key {
+            self.made.borrow_mut().insert(key, view.clone());
+        }
+        Ok(view)
+    }
+
+    fn made(&self, key: &Key) -> Option<SharedView> {
+        self.made.borrow().get(key).cloned()
+    }
+
+    fn make(&self, expr: &Expr) -> Result<SharedView> {
+        self.count.set(self.count.get() + 1);
+        if self.count.get() == MANY {
+            patience::take_long()?;
+        }
+        match expr {
+            Expr::Stored(_) | Expr::Layer(_) | Expr::Raw(_) | Expr::Values(_) => {
+                self.leaves.leaf(expr)
+            }
+            Expr::Join(join) => self.joined(expr, join),
+            Expr::Same(parts) => {
+                let views = parts.iter().map(|part| self.view(part));
+                let views = views.collect::<Result<_>>()?;
+                Ok(Arc::new(Same::new(self.name.to_string(), views)))
+            }
+            Expr::Gather(gather) => gathered(self.view(&gather.of)?, gather, self.name),
+            Expr::Zeros(len) => Ok(Zeros::view(*len)),
+            Expr::Number(_) => Err(impossible(self.name)),
+            Expr::Computed(computed) => self.computed(computed),
+        }
+    }
+
+    /// Parts within each group, then the groups one after another.
+    fn joined(&self, expr: &Expr, join: &Join) -> Result<SharedView> {
+        let open = || {
+            if join.parts.len() > MANY {
+                patience::take_long()?;
+            }
+            self.open_parts(join).map(Arc::new)
+        };
+        let mut parts = join.open.get(open)?;
+        // Those who had it open before a source changed may keep values that were computed then.
+        if !parts.are_stored() && self.leaves.was_changed(expr) {
+            parts = open()?;
+        }
+        let outer = if join.stacked { 1 } else { join.outer };
+        Ok(Arc::new(Concat::of(parts, outer)))
+    }
+
+    /// The parts of a join, each by itself if they follow one another, else a group of a stack as one.
+    fn open_parts(&self, join: &Join) -> Result<Parts> {
+        let mut parts = Parts::default();
+        for group in join.parts.chunks(join.group.max(1)) {
+            if join.stacked && group.len() > 1 && join.outer > 1 {
+                let all = group.iter().map(|part| self.view(part));
+                let all = all.collect::<Result<Vec<_>>>()?;
+                parts.push(Arc::new(Concat::new(all, join.outer)));
+                continue;
+            }
+            for part in group {
+                match self.leaves.extent(part) {
+                    Some(extent) => parts.push_extent(extent),
+                    None => parts.push(self.view(part)?),
+                }
+            }
+        }
+        parts.shrink();
+        Ok(parts)
+    }
+
+    fn computed(&self, computed: &Computed) -> Result<SharedView> {
+        let values = |expr: &Expr| self.view(expr);
+        let operand = |expr: &Expr| match expr {
+            Expr::Number(number) => Ok(Operand::Number(*number)),
+            expr => values(expr).map(Operand::Values),
+        };
+        let view = match (&computed.operation, &*computed.operands) {
+            (Operation::Widen(dtype), [of]) => Cast::view(values(of)?, dtype.clone()),
+            (Operation::Narrow(dtype), [of]) => Narrow::view(values(of)?, *dtype),
+            (Operation::Negate, [of]) => Some(Negated::view(values(of)?)),
+            (Operation::Arithmetic(op), [a, b]) => op.view(operand(a)?, operand(b)?),
+            (Operation::Product { m, k, n }, [a, b]) => {
+                Product::view(values(a)?, values(b)?, *m, *k, *n)
+            }
+            _ => None,
+        };
+        view.ok_or_else(|| impossible(self.name))
     }
 }
 
@@ -49,44 +176,6 @@ pub(super) fn view(leaves: &dyn Leaves, expr: &Expr, name: &str) -> Result<Share
 fn impossible(name: &str) -> Error {
     let why = format!("'{name}' is defined by an expression that has no bytes");
     Error::other(libc::EIO, why)
-}
-
-/// Parts within each group, then the groups one after another.
-fn joined(leaves: &dyn Leaves, expr: &Expr, join: &Join, name: &str) -> Result<SharedView> {
-    let open = || {
-        if join.parts.len() > MANY {
-            patience::take_long()?;
-        }
-        open_parts(leaves, join, name).map(Arc::new)
-    };
-    let mut parts = join.open.get(open)?;
-    // Those who had it open before a source changed may keep values that were computed then.
-    if !parts.are_stored() && leaves.was_changed(expr) {
-        parts = open()?;
-    }
-    let outer = if join.stacked { 1 } else { join.outer };
-    Ok(Arc::new(Concat::of(parts, outer)))
-}
-
-/// The parts of a join, each by itself if they follow one another, else a group of a stack as one.
-fn open_parts(leaves: &dyn Leaves, join: &Join, name: &str) -> Result<Parts> {
-    let mut parts = Parts::default();
-    for group in join.parts.chunks(join.group.max(1)) {
-        if join.stacked && group.len() > 1 && join.outer > 1 {
-            let all = group.iter().map(|part| view(leaves, part, name));
-            let all = all.collect::<Result<Vec<_>>>()?;
-            parts.push(Arc::new(Concat::new(all, join.outer)));
-            continue;
-        }
-        for part in group {
-            match leaves.extent(part) {
-                Some(extent) => parts.push_extent(extent),
-                None => parts.push(view(leaves, part, name)?),
-            }
-        }
-    }
-    parts.shrink();
-    Ok(parts)
 }
 
 /// Bytes in another order: a range of them as it is, anything else strip by strip.
@@ -119,25 +208,6 @@ fn gathered(of: SharedView, gather: &Gather, name: &str) -> Result<SharedView> {
     };
     let source = Slice::new(of, strided.first, strided.whole - strided.first);
     Ok(Arc::new(Gathered::new(Arc::new(source), layout)))
-}
-
-fn computed(leaves: &dyn Leaves, computed: &Computed, name: &str) -> Result<SharedView> {
-    let values = |expr: &Expr| view(leaves, expr, name);
-    let operand = |expr: &Expr| match expr {
-        Expr::Number(number) => Ok(Operand::Number(*number)),
-        expr => values(expr).map(Operand::Values),
-    };
-    let view = match (&computed.operation, &*computed.operands) {
-        (Operation::Widen(dtype), [of]) => Cast::view(values(of)?, dtype.clone()),
-        (Operation::Narrow(dtype), [of]) => Narrow::view(values(of)?, *dtype),
-        (Operation::Negate, [of]) => Some(Negated::view(values(of)?)),
-        (Operation::Arithmetic(op), [a, b]) => op.view(operand(a)?, operand(b)?),
-        (Operation::Product { m, k, n }, [a, b]) => {
-            Product::view(values(a)?, values(b)?, *m, *k, *n)
-        }
-        _ => None,
-    };
-    view.ok_or_else(|| impossible(name))
 }
 
 impl Leaves for Model {

@@ -7,8 +7,6 @@
 //!                     └ language: expressions, patterns, templates      └ leaves: tensors of `Sources`
 //! ```
 
-#![allow(dead_code, missing_docs)] // Until all parts are there.
-
 use std::path::Path;
 
 use crate::catalog::Source;

@@ -107,7 +107,10 @@ impl Parts {
     /// Adds a view.
     pub fn push(&mut self, view: SharedView) {
         let len = view.len();
-        self.has_readers |= view.opened().is_some();
+        // To ask is to open it, which may take long: once is enough, and for equal ones that follow one another.
+        let last = self.runs.last().map(|run| &run.of);
+        let is_last = matches!(last, Some(Of::View(last)) if Arc::ptr_eq(last, &view));
+        self.has_readers = self.has_readers || (!is_last && view.opened().is_some());
         self.runs.push(Run {
             first: self.count,
             of: Of::View(view),

@@ -32,7 +32,7 @@ const MOST_KEPT: u64 = 16 << 20;
 /// Products that are made and added in a nanosecond: 24 with AVX2.
 const RATE: u64 = 16;
 
-/// `a @ b`: each product is rounded to binary32, and they are added from k = 0 upwards, beginning with +0.
+/// `a @ b`: each product is rounded to binary32, and they are added from k = 0 upwards. Without products (k = 0) it is 0.
 pub struct Product {
     a: SharedView,
     b: SharedView,
@@ -116,7 +116,8 @@ impl Product {
             self.passed.store(passed + needed, Ordering::Relaxed);
             return Ok(None);
         }
-        patience::take_time(self.b.len())?;
+        // Another thread may be making them, for as long as it takes to read them.
+        patience::take_long()?;
         let len = (self.n as usize).next_multiple_of(PANEL) * self.k as usize;
         let make = || {
             let mut all = Vec::new();
@@ -246,7 +247,8 @@ impl Block<'_> {
 /// The products of `R` rows with a panel.
 #[inline(always)]
 fn sums<const R: usize>(a: &[f32], panel: &[f32]) -> [[f32; PANEL]; R] {
-    let mut sums = [[0.0f32; PANEL]; R];
+    // Before the first product stands -0, which changes no sum: +0 would change a sum of -0.
+    let mut sums = [[-0.0f32; PANEL]; R];
     let k = panel.len() / PANEL;
     let rows: [&[f32]; R] = std::array::from_fn(|r| &a[r * k..][..k]);
     for (i, b) in panel.as_chunks::<PANEL>().0.iter().enumerate() {

@@ -20,7 +20,6 @@ use parser::Parser;
 pub use call::FUNCTIONS;
 pub use located::Located;
 pub use parser::{MAX_LENGTH, check_name};
-#[allow(unused_imports)] // Of the rules, which follow.
 pub use pattern::Bindings;
 
 /// An expression or a condition.
@@ -70,7 +69,7 @@ pub enum Kind {
     /// `not a`
     Not(Box<Node>),
     /// What could not be understood, which has been reported. Its value is a mistake with an empty message, which
-    /// nobody lists.
+    /// is not listed.
     Mistaken,
 }
 
@@ -224,7 +223,7 @@ pub fn parse_condition(text: &Located) -> Result<Node, Mistake> {
 }
 
 fn parse_whole(text: &Located, is_condition: bool) -> Result<Node, Mistake> {
-    check_length(text)?;
+    check_length(text, "expression")?;
     let mut parser = Parser::new(text, 0, is_condition, 0)?;
     let (node, _) = parser.any()?;
     parser.finish()?;
@@ -233,7 +232,7 @@ fn parse_whole(text: &Located, is_condition: bool) -> Result<Node, Mistake> {
 
 /// Parses `VARIABLE in a..b`.
 pub fn parse_each(text: &Located) -> Result<Each, Mistake> {
-    check_length(text)?;
+    check_length(text, "expression")?;
     let mut parser = Parser::new(text, 0, false, 0)?;
     let (each, _) = parser.each(false)?;
     parser.finish()?;
@@ -242,7 +241,7 @@ pub fn parse_each(text: &Located) -> Result<Each, Mistake> {
 
 /// Parses a name with holes to be filled in.
 pub fn parse_template(text: &Located) -> Result<Template, Mistake> {
-    check_length(text)?;
+    check_length(text, "name")?;
     Ok(template::parse(text, 0, false)?.0)
 }
 
@@ -251,10 +250,11 @@ pub fn parse_pattern(
     text: &Located,
     check: &dyn Fn(&str) -> Result<(), String>,
 ) -> Result<Pattern, Mistake> {
+    check_length(text, "pattern")?;
     pattern_text::parse(text, check)
 }
 
-fn check_length(text: &Located) -> Result<(), Mistake> {
+fn check_length(text: &Located, what: &str) -> Result<(), Mistake> {
     let length = text.text.chars().count();
     if length <= MAX_LENGTH {
         return Ok(());
@@ -263,7 +263,7 @@ fn check_length(text: &Located) -> Result<(), Mistake> {
     let most = crate::text::thousands(most);
     Err(text.mistake(
         0,
-        format!("the expression has {length} characters; at most {most}"),
+        format!("the {what} has {length} characters; at most {most}"),
     ))
 }
 

@@ -56,9 +56,9 @@ impl<'t> Lines<'t> {
     }
 
     /// Line and column, both from 1. Columns count characters.
-    pub fn position(&self, at: Place) -> (usize, usize) {
-        let at = (at.0 as usize).min(self.text.len());
-        let line = self.starts.partition_point(|start| *start <= at).max(1);
+    pub fn position(&self, place: Place) -> (usize, usize) {
+        let at = (place.0 as usize).min(self.text.len());
+        let line = self.line(place);
         let start = self.starts.get(line - 1).copied().unwrap_or(0);
         let before = self.text.as_bytes().get(start..at).unwrap_or(&[]);
         // A character has one byte that does not continue another one.
@@ -68,10 +68,12 @@ impl<'t> Lines<'t> {
 
     /// The line, from 1.
     pub fn line(&self, at: Place) -> usize {
-        self.position(at).0
+        let at = (at.0 as usize).min(self.text.len());
+        self.starts.partition_point(|start| *start <= at).max(1)
     }
 
     /// `FILE:LINE:COLUMN: WHAT`, or `FILE:LINE: WHAT` if it is about a whole rule.
+    #[cfg(test)]
     pub fn message(&self, file: &str, mistake: &Mistake) -> String {
         let (line, column) = self.position(mistake.at);
         match mistake.of_line {

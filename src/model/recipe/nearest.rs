@@ -4,6 +4,9 @@ use std::collections::HashMap;
 
 use super::language::{Hole, Pattern, PatternPiece};
 
+/// Of the pieces of a pattern that are in no name, so many are looked up: the search is linear in all words.
+const MAX_PIECES: usize = 8;
+
 /// Longer words are compared by their first characters.
 const MAX_LENGTH: usize = 512;
 
@@ -55,6 +58,7 @@ pub fn piece<'a>(
     let written = texts(pattern);
     let missing = written.iter().filter(|text| !known.contains_key(**text));
     missing
+        .take(MAX_PIECES)
         .filter_map(|text| {
             let nearest = word(text, candidates.iter().map(|(part, _)| *part))?;
             Some((text.to_string(), nearest.to_string()))
@@ -136,11 +140,12 @@ impl<'a> Search<'a> {
     }
 
     fn try_word(&mut self, word: &'a str) {
-        self.word.clear();
-        self.word.extend(letters(word));
-        if self.wanted.len().abs_diff(self.word.len()) >= self.less_than {
+        let length = word.chars().count().min(MAX_LENGTH);
+        if self.wanted.len().abs_diff(length) >= self.less_than {
             return;
         }
+        self.word.clear();
+        self.word.extend(letters(word));
         // Words of which no character is the same are not near.
         let longest = self.wanted.len().max(self.word.len());
         if let Some(distance) = self.distance().filter(|distance| *distance < longest) {
@@ -158,13 +163,13 @@ impl<'a> Search<'a> {
             cells.clear();
             cells.resize(b.len() + 1, usize::MAX / 2);
         }
-        for (j, cell) in one.iter_mut().enumerate() {
+        for (j, cell) in one.iter_mut().enumerate().take(most + 1) {
             *cell = j;
         }
         for i in 1..=a.len() {
             let (first, last) = (i.saturating_sub(most).max(1), (i + most).min(b.len()));
-            row.fill(usize::MAX / 2);
-            row[0] = i;
+            // Cells behind the band were never written, and the one before it is all that is read there.
+            row[first - 1] = if first == 1 { i } else { usize::MAX / 2 };
             let mut least = i;
             for j in first..=last {
                 let is_equal = a[i - 1] == b[j - 1];

@@ -1,5 +1,7 @@
 //! Changes to the configuration.
 
+use std::collections::HashMap;
+
 use serde_json::{Map, Value};
 
 use super::super::mistake::{Mistake, Place};
@@ -25,16 +27,7 @@ impl Definition<'_> {
                 file: None,
             });
         }
-        let unused = configs
-            .unused
-            .iter()
-            .find(|u| u.file == Configuration::MAIN);
-        let first_change = changes.set.first().map(|(at, ..)| *at);
-        let first_change = first_change.or(changes.remove.first().map(|(at, _)| *at));
-        if let (Some(unused), Some(at)) = (unused, first_change) {
-            let what = format!("{} cannot be changed: {}", unused.file, unused.why);
-            return Err(vec![Mistake::at(at, what)]);
-        }
+        self.check_used(&configs)?;
         let mut config = configs.config.take().unwrap_or_else(empty);
         self.change(&mut config)?;
         let file = match catalog.configs.types_tell_all {
@@ -56,14 +49,30 @@ impl Definition<'_> {
         Ok(ChangedConfig { configs, file })
     }
 
+    /// What could not be read cannot be changed.
+    fn check_used(&self, configs: &Configuration) -> Result<(), Vec<Mistake>> {
+        let changes = &self.file.config;
+        let mut unused = configs.unused.iter();
+        let unused = unused.find(|u| u.file == Configuration::MAIN);
+        let first_change = changes.set.first().map(|(at, ..)| *at);
+        let first_change = first_change.or(changes.remove.first().map(|(at, _)| *at));
+        let (Some(unused), Some(at)) = (unused, first_change) else {
+            return Ok(());
+        };
+        let what = format!("{} cannot be changed: {}", unused.file, unused.why);
+        Err(vec![Mistake::at(at, what)])
+    }
+
     fn change(&self, config: &mut Value) -> Result<(), Vec<Mistake>> {
         let mut mistakes = Vec::new();
         for (at, keys, value) in &self.file.config.set {
             mistakes.extend(set(config, *at, keys, value).err());
         }
+        let mut removal = Removal::default();
         for (_, keys) in &self.file.config.remove {
-            remove(config, keys);
+            removal.add(keys);
         }
+        removal.apply(config);
         match mistakes.is_empty() {
             true => Ok(()),
             false => Err(mistakes),
@@ -103,16 +112,40 @@ fn set(config: &mut Value, at: Place, keys: &[String], value: &Value) -> Result<
     Ok(())
 }
 
-/// Removes a key, if it is there.
-fn remove(config: &mut Value, keys: &[String]) {
-    let Some((last, outer)) = keys.split_last() else {
-        return;
-    };
-    let place = outer
-        .iter()
-        .try_fold(config, |place, key| place.get_mut(key));
-    if let Some(Value::Object(object)) = place {
-        object.shift_remove(last);
+/// Keys that go, if they are there. All of an object go at once: in order, each one alone moves all behind it.
+#[derive(Default)]
+struct Removal<'a> {
+    /// What is here goes.
+    goes: bool,
+    /// What goes of the keys within.
+    within: HashMap<&'a str, Removal<'a>>,
+}
+
+impl<'a> Removal<'a> {
+    fn add(&mut self, keys: &'a [String]) {
+        let mut place = self;
+        for key in keys {
+            place = place.within.entry(key).or_default();
+        }
+        place.goes = true;
+    }
+
+    /// The depth of the recursion is that of the keys, which is limited.
+    fn apply(&self, value: &mut Value) {
+        if self.within.is_empty() {
+            return;
+        }
+        let Value::Object(object) = value else {
+            return;
+        };
+        object.retain(|key, value| match self.within.get(key.as_str()) {
+            Some(removal) if removal.goes => false,
+            Some(removal) => {
+                removal.apply(value);
+                true
+            }
+            None => true,
+        });
     }
 }
 
@@ -128,13 +161,14 @@ mod tests {
 
     #[test]
     fn keys_are_set_and_removed_at_any_depth() {
-        let mut config = json!({"a": 1, "b": {"c": 2, "d": 3}});
+        let mut config = json!({"a": 1, "h": {"i": 1}, "b": {"c": 2, "d": 3}});
         for (path, value) in [("b.c", json!(5)), ("e.f.g", json!([1])), ("a", json!("x"))] {
             set(&mut config, Place(0), &keys(path), &value).unwrap();
         }
-        for path in ["b.d", "x.y", "a.b"] {
-            remove(&mut config, &keys(path));
-        }
+        let removed = ["b.d", "x.y", "a.b", "h", "h.i"].map(keys);
+        let mut removal = Removal::default();
+        removed.iter().for_each(|keys| removal.add(keys));
+        removal.apply(&mut config);
         let want = json!({"a": "x", "b": {"c": 5}, "e": {"f": {"g": [1]}}});
         assert_eq!(config, want);
         let mistake = set(&mut config, Place(7), &keys("b.c.d"), &json!(1)).unwrap_err();

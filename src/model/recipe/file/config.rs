@@ -8,7 +8,7 @@ use super::super::mistake::Place;
 use super::ConfigChanges;
 use super::reader::{Reader, Table, Value};
 
-/// Values are nested no deeper. Readers of JSON have limits, too.
+/// Keys and values are nested no deeper, together. Readers of JSON have limits, too.
 const MAX_DEPTH: usize = 64;
 
 /// `config`.
@@ -26,7 +26,7 @@ pub fn changes<'t>(reader: &mut Reader<'t>, root: &Table<'t>) -> ConfigChanges {
         let Some(text) = reader.string(&value, "remove: a key") else {
             continue;
         };
-        if let Some(keys) = split(reader, &text) {
+        if let Some(keys) = split(reader, &text, 0) {
             changes.remove.push((text.start(), keys));
         }
     }
@@ -43,21 +43,29 @@ fn set<'t>(
 ) {
     let table = reader.table(value, "set");
     for entry in table.iter().flat_map(|t| &t.entries) {
-        let Some(keys) = split(reader, &entry.key) else {
+        let Some(keys) = split(reader, &entry.key, above.len()) else {
             continue;
         };
         let depth = above.len();
         above.extend(keys);
         if reader.is_dotted(&entry.value) {
             set(reader, &entry.value, above, changes);
-        } else if let Some(json) = json(reader, entry.value.at(), &entry.value.value, 0) {
+        } else if let Some(json) = json(reader, entry.value.at(), &entry.value.value, above.len()) {
             changes.set.push((entry.at, above.clone(), json));
         }
         above.truncate(depth);
     }
 }
 
-fn split(reader: &mut Reader, key: &Located) -> Option<Vec<String>> {
+/// The keys that a key with dots is, below so many others.
+fn split(reader: &mut Reader, key: &Located, above: usize) -> Option<Vec<String>> {
+    let n = above + key.text.split('.').count();
+    if n > MAX_DEPTH {
+        let n = crate::text::thousands(n as u64);
+        let what = format!("{n} keys within one another; at most {MAX_DEPTH}");
+        reader.mistake(key.start(), what);
+        return None;
+    }
     let keys: Vec<String> = key.text.split('.').map(String::from).collect();
     if keys.iter().any(String::is_empty) {
         reader.mistake(key.start(), "an empty key");
@@ -77,21 +85,10 @@ fn json(reader: &mut Reader, at: Place, value: &DeValue, depth: usize) -> Option
     Some(match value {
         DeValue::String(text) => Json::String(text.to_string()),
         DeValue::Boolean(boolean) => Json::Bool(*boolean),
-        DeValue::Integer(number) => {
-            let (text, radix) = (number.as_str(), number.radix());
-            let signed = i64::from_str_radix(text, radix).ok().map(Number::from);
-            let number = signed.or_else(|| u64::from_str_radix(text, radix).ok().map(Number::from));
-            if number.is_none() {
-                reader.mistake(at, "too large: whole numbers are from -2^63 to 2^64 - 1");
-            }
-            Json::Number(number?)
-        }
-        DeValue::Float(number) => {
-            let number = number.as_str().parse().ok().and_then(Number::from_f64);
-            if number.is_none() {
-                reader.mistake(at, "not a number of JSON");
-            }
-            Json::Number(number?)
+        DeValue::Integer(_) | DeValue::Float(_) => {
+            let number = number(value);
+            let number = number.map_err(|what| reader.mistake(at, what));
+            Json::Number(number.ok()?)
         }
         DeValue::Datetime(_) => {
             reader.mistake(at, "JSON has no dates; write a string");
@@ -115,4 +112,23 @@ fn json(reader: &mut Reader, at: Place, value: &DeValue, depth: usize) -> Option
             Json::Object(map)
         }
     })
+}
+
+/// A number, or what is wrong with it.
+fn number(value: &DeValue) -> Result<Number, &'static str> {
+    let (number, what) = match value {
+        DeValue::Integer(number) => {
+            let (text, radix) = (number.as_str(), number.radix());
+            let signed = i64::from_str_radix(text, radix).ok().map(Number::from);
+            let unsigned = || u64::from_str_radix(text, radix).ok().map(Number::from);
+            let what = "too large: whole numbers are from -2^63 to 2^64 - 1";
+            (signed.or_else(unsigned), what)
+        }
+        DeValue::Float(number) => {
+            let number = number.as_str().parse().ok();
+            (number.and_then(Number::from_f64), "not a number of JSON")
+        }
+        _ => (None, "not a number"),
+    };
+    number.ok_or(what)
 }

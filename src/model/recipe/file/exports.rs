@@ -6,11 +6,19 @@ use super::names::{Checked, Names};
 use super::reader::{Reader, Table, Value};
 use super::rule;
 
+/// A recipe has no more exports.
+const MAX_EXPORTS: usize = 1000;
+
 /// `exports`.
 pub fn all<'t>(reader: &mut Reader<'t>, root: &Table<'t>, names: &Names) -> Vec<ExportRule> {
     let array = root.get("exports").and_then(|v| reader.array(v, "exports"));
     let values = array.unwrap_or_default();
-    let exports = values.iter().map(|value| {
+    if let Some(value) = values.get(MAX_EXPORTS) {
+        let n = crate::text::thousands(values.len() as u64);
+        let what = format!("{n} exports; a recipe has at most 1,000");
+        reader.mistake(value.at(), what);
+    }
+    let exports = values.iter().take(MAX_EXPORTS).map(|value| {
         let table = reader.table(value, "an export")?;
         export(reader, &table, names)
     });

@@ -11,8 +11,8 @@ use super::super::nearest;
 /// Names that conditions know.
 const OF_CONDITIONS: [&str; 2] = ["dtype", "ndim"];
 
-/// How many mistakes come with what was probably meant.
-const MAX_SUGGESTIONS: usize = 100;
+/// How many mistakes come with what was probably meant: the search is linear in the names.
+const MAX_SUGGESTIONS: usize = 30;
 
 /// What a name is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -105,10 +105,12 @@ impl<'a> Names<'a> {
         own.chain(outer).collect()
     }
 
-    /// The name of a model that is nearest, for a message.
-    pub fn no_model(&self, name: &str) -> String {
-        let models = self.of_models().into_iter().chain(["model"]);
-        let meant = nearest::did_you_mean(nearest::word(name, models));
+    /// There is no model of that name; the nearest one, unless there are too many mistakes already.
+    pub fn no_model(&self, name: &str, mistakes: &[Mistake]) -> String {
+        let models = || self.of_models().into_iter().chain(["model"]);
+        let may_suggest = mistakes.len() < MAX_SUGGESTIONS;
+        let nearest = may_suggest.then(|| nearest::word(name, models()));
+        let meant = nearest::did_you_mean(nearest.flatten());
         format!("{} is not one of the models{meant}", quoted(name))
     }
 }
@@ -278,9 +280,9 @@ impl<'c> Checked<'c> {
         Err(format!("{shown} {what}{meant}"))
     }
 
-    /// What was probably meant by a name. After many mistakes nobody wants to know.
+    /// What was probably meant by a name, unless there are too many mistakes already.
     fn nearest(&self, name: &str) -> Option<&str> {
-        if self.mistakes.len() > MAX_SUGGESTIONS {
+        if self.mistakes.len() >= MAX_SUGGESTIONS {
             return None;
         }
         let mut known = self.names.of_values();
@@ -300,7 +302,7 @@ impl<'c> Checked<'c> {
             && model != "model"
             && self.names.get(model) != Some(Named::Model)
         {
-            return Err(self.names.no_model(model));
+            return Err(self.names.no_model(model, self.mistakes));
         }
         match self.has_tensors {
             true => Ok(()),

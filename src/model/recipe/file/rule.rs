@@ -14,6 +14,9 @@ use super::{Action, Make, Rule};
 /// A recipe has no more rules.
 const MAX_RULES: usize = 1000;
 
+/// A rule or an export has no more patterns.
+const MAX_PATTERNS: usize = 1000;
+
 const KEYS: &[&str] = &[
     "keep", "drop", "on", "lora", "where", "optional", "to", "add", "is", "for", "scale",
 ];
@@ -144,6 +147,12 @@ fn texts<'t>(reader: &mut Reader<'t>, value: &Value<'t>, key: &str) -> Option<Ve
         reader.mistake(value.at(), format!("{key}: no pattern"));
         return None;
     }
+    if let Some(value) = values.get(MAX_PATTERNS) {
+        let n = crate::text::thousands(values.len() as u64);
+        let what = format!("{key}: {n} patterns; at most 1,000");
+        reader.mistake(value.at(), what);
+        return None;
+    }
     let texts = values
         .iter()
         .map(|v| reader.string(v, &format!("{key}: a pattern")));
@@ -188,7 +197,8 @@ fn lora<'t>(
     let text = reader.string(value, "lora")?;
     let (at, adapter) = (text.start(), Box::from(&*text.text));
     if names.get(&adapter) != Some(Named::Model) {
-        reader.mistake(at, names.no_model(&adapter));
+        let what = names.no_model(&adapter, &reader.mistakes);
+        reader.mistake(at, what);
         return None;
     }
     Some(Action::Lora { at, adapter, scale })

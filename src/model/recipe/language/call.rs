@@ -7,7 +7,7 @@ use super::parser::{Parser, Tree};
 use super::{Call, Function, Kind, Node};
 use crate::dtype::Dtype;
 
-/// How a function is called.
+/// How a function is called. What evaluates a call counts on the parser having checked it.
 pub struct Signature {
     /// Its name.
     pub name: &'static str,
@@ -104,24 +104,10 @@ impl<'s> Parser<'s> {
         let mut height = 0;
         while !self.is(")") {
             let at = self.start;
-            let name = match self.token {
-                Token::Name(name) => name,
-                _ => "",
-            };
-            let (argument, h) = self.expression()?;
+            let (argument, is_axis, h) = self.argument()?;
             height = height.max(h);
-            if !name.is_empty() && name != "axis" && self.is("=") {
-                let meant = nearest::did_you_mean(nearest::word(name, ["axis"]));
-                let what = format!(
-                    "{} is not an argument; axis= alone is given by name{meant}",
-                    quoted(name)
-                );
-                return Err(self.source.mistake(at, what));
-            }
-            if name == "axis" && self.take("=")? {
-                let (axis, h) = self.expression()?;
-                call.axis = Some(axis);
-                height = height.max(h);
+            if is_axis {
+                call.axis = Some(argument);
                 // Nothing follows.
                 self.take(",")?;
                 break;
@@ -139,6 +125,30 @@ impl<'s> Parser<'s> {
             }
         }
         Ok((call, height))
+    }
+
+    /// An argument, whether it is `axis=`, and its height.
+    fn argument(&mut self) -> Result<(Node, bool, usize), Mistake> {
+        let at = self.start;
+        let name = match self.token {
+            Token::Name(name) => name,
+            _ => "",
+        };
+        let (argument, height) = self.expression()?;
+        if name.is_empty() || !self.is("=") {
+            return Ok((argument, false, height));
+        }
+        if name != "axis" {
+            let meant = nearest::did_you_mean(nearest::word(name, ["axis"]));
+            let what = format!(
+                "{} is not an argument; axis= alone is given by name{meant}",
+                quoted(name)
+            );
+            return Err(self.source.mistake(at, what));
+        }
+        self.advance()?;
+        let (axis, height) = self.expression()?;
+        Ok((axis, true, height))
     }
 
     /// `for` after an argument.
@@ -191,10 +201,8 @@ fn check(signature: &Signature, call: &Call) -> Result<(), String> {
             "{name}: {n} given, takes {wanted} argument{plural}: {name}({usage})"
         ));
     }
-    match &call.axis {
-        Some(Node { .. }) if !signature.has_axis => {
-            Err(format!("{name} has no axis: {name}({usage})"))
-        }
-        _ => Ok(()),
+    match call.axis.is_some() && !signature.has_axis {
+        true => Err(format!("{name} has no axis: {name}({usage})")),
+        false => Ok(()),
     }
 }

@@ -26,12 +26,10 @@ pub fn lex(text: &str) -> Result<(Token<'static>, usize), String> {
 
 fn decimal(text: &str) -> Result<(Token<'static>, usize), String> {
     let whole = digits(text);
-    let mut end = whole;
-    let after = &text[end..];
+    let (mut end, after) = (whole, &text[whole..]);
     // `0..4` is a range.
     if after.starts_with('.') && !after.starts_with("..") {
-        end += 1;
-        end += digits(&text[end..]);
+        end += 1 + digits(&after[1..]);
     }
     if let Some(exponent) = text[end..].strip_prefix(['e', 'E']) {
         let unsigned = exponent.strip_prefix(['+', '-']).unwrap_or(exponent);
@@ -55,8 +53,8 @@ fn decimal(text: &str) -> Result<(Token<'static>, usize), String> {
     let plain = text[..end].replace('_', "");
     if end > whole {
         let value = plain.parse::<f64>();
-        let value = value.map_err(|_| format!("'{}' is not a number", shown(written)))?;
-        return Ok((Token::Real(value), end));
+        let value = value.map_err(|_| format!("'{}' is not a number", shown(written)));
+        return Ok((Token::Real(value?), end));
     }
     if plain.len() > 1 && plain.starts_with('0') && plain.bytes().any(|b| b != b'0') {
         let value = shown(plain.trim_start_matches('0'));

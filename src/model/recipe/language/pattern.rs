@@ -61,14 +61,6 @@ impl Pattern {
         self.holes().position(|(_, hole)| *hole == Hole::Gather)
     }
 
-    /// The text that every name begins with that the pattern matches.
-    pub fn prefix(&self) -> &str {
-        match self.pieces.first() {
-            Some(PatternPiece::Text(text)) => text,
-            _ => "",
-        }
-    }
-
     /// The name that results if each hole is given `value` of its name: how the further patterns of a rule are
     /// filled in. `None`: there is no value of one, or the pattern has a `*`.
     pub fn filled<'v>(&self, mut value: impl FnMut(&str) -> Option<&'v str>) -> Option<String> {

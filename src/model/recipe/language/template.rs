@@ -11,10 +11,8 @@ pub(super) fn parse(
     nesting: usize,
     is_text: bool,
 ) -> Result<(Template, usize), Mistake> {
-    let mut pieces = Vec::new();
-    let mut height = 0;
-    let mut literal = String::new();
-    let mut at = 0;
+    let (mut pieces, mut height) = (Vec::new(), 0);
+    let (mut literal, mut at) = (String::new(), 0);
     while let Some(c) = source.text.get(at..).and_then(|t| t.chars().next()) {
         let is_double = source.text[at + c.len_utf8()..].starts_with(c);
         match c {
@@ -23,10 +21,8 @@ pub(super) fn parse(
                 at += 2;
             }
             '{' => {
-                if !literal.is_empty() {
-                    pieces.push(TemplatePiece::Text(std::mem::take(&mut literal).into()));
-                }
                 let (value, h, end) = hole(source, at, nesting)?;
+                end_literal(&mut literal, &mut pieces);
                 pieces.push(value);
                 height = height.max(h);
                 at = end;
@@ -42,14 +38,18 @@ pub(super) fn parse(
             }
         }
     }
-    if !literal.is_empty() {
-        pieces.push(TemplatePiece::Text(literal.into()));
-    }
+    end_literal(&mut literal, &mut pieces);
     if pieces.is_empty() && !is_text {
         return Err(source.mistake(0, "an empty name"));
     }
     let at = source.start();
     Ok((Template { at, pieces }, height))
+}
+
+fn end_literal(literal: &mut String, pieces: &mut Vec<TemplatePiece>) {
+    if !literal.is_empty() {
+        pieces.push(TemplatePiece::Text(std::mem::take(literal).into()));
+    }
 }
 
 /// The hole whose brace is at byte `at`; its height, and its end.

@@ -62,3 +62,59 @@ fn the_piece_of_a_pattern_that_is_in_no_name_is_found() {
     let all = parse_pattern(&Located::plain("*", 0), &|_| Ok(())).unwrap();
     assert_eq!(piece(&all, names.into_iter()), None);
 }
+
+#[test]
+fn the_first_few_pieces_are_looked_up() {
+    let names = ["model.q_proj.weight"];
+    let found = |others: usize| {
+        let others: String = (0..others).map(|i| format!("unknown{i}.")).collect();
+        let text = format!("{others}wieght");
+        let pattern = parse_pattern(&Located::plain(&text, 0), &|_| Ok(())).unwrap();
+        piece(&pattern, names.into_iter())
+    };
+    assert_eq!(found(7), Some(("wieght".into(), "weight".into())));
+    assert_eq!(found(8), None);
+}
+
+/// The distance of restricted edits, from its whole table.
+fn slow_distance(a: &[char], b: &[char]) -> usize {
+    let mut table = vec![vec![0; b.len() + 1]; a.len() + 1];
+    for i in 0..=a.len() {
+        for j in 0..=b.len() {
+            let replaced = |i: usize, j: usize| usize::from(a[i - 1] != b[j - 1]);
+            table[i][j] = match (i, j) {
+                (0, n) | (n, 0) => n,
+                _ => (table[i - 1][j] + 1)
+                    .min(table[i][j - 1] + 1)
+                    .min(table[i - 1][j - 1] + replaced(i, j)),
+            };
+            if i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1] {
+                table[i][j] = table[i][j].min(table[i - 2][j - 2] + 1);
+            }
+        }
+    }
+    table[a.len()][b.len()]
+}
+
+#[test]
+fn the_band_holds_all_distances_that_count() {
+    use proptest::prelude::*;
+    let config = ProptestConfig {
+        cases: 20_000,
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    };
+    proptest!(config, |(a in "[ab.]{1,20}", words in prop::collection::vec("[ab.]{1,20}", 1..4), most in 1usize..8)| {
+        let letters = |text: &str| text.chars().collect::<Vec<char>>();
+        let mut search = Search::new(&a, most);
+        let mut nearest = most + 1;
+        for word in &words {
+            search.try_word(word);
+            let distance = slow_distance(&letters(&a), &letters(word));
+            if distance < a.len().max(word.len()) {
+                nearest = nearest.min(distance);
+            }
+        }
+        prop_assert_eq!(search.less_than, nearest);
+    });
+}

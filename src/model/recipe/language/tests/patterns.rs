@@ -148,6 +148,23 @@ fn names_that_nearly_match_cost_little() {
 }
 
 #[test]
+fn the_length_of_patterns_is_limited() {
+    let alternatives = |n: usize| format!("{{x={}}}", vec!["a"; n].join("|"));
+    for (text, length) in [
+        ("é".repeat(4097), "4,097"),
+        ("{a}".repeat(100_000), "300,000"),
+        (alternatives(2047), "4,097"),
+    ] {
+        let mistake = pattern(&text).unwrap_err();
+        let what = format!("the pattern has {length} characters; at most 4,096");
+        assert_eq!((mistake.at.0, mistake.what), (0, what));
+    }
+    for text in ["é".repeat(4096), alternatives(2046)] {
+        pattern(&text).unwrap();
+    }
+}
+
+#[test]
 fn mistakes_in_patterns_have_their_places() {
     for (text, at, what) in [
         ("", 0, "empty pattern"),
