@@ -43,9 +43,6 @@ type Parameters = HashMap<Box<str>, Value>;
 /// The name of a model, whether it is taken as floats, and the model, if it could be opened.
 type Listed = (Box<str>, bool, Option<Arc<Model>>);
 
-/// The values of a recipe's parameters, by name.
-type Parameters = HashMap<Box<str>, Value>;
-
 impl Opening {
     /// The models that a recipe names, and the values of its parameters.
     pub(super) fn sources(
