@@ -20,10 +20,9 @@ const MAX_NAME: usize = 4096;
 /// The most bytes that the names of all results may have together.
 const MAX_NAME_BYTES: u64 = 1 << 28;
 
-/// A rule with its number.
+/// A rule with `on`.
 #[derive(Clone, Copy)]
 struct Making<'r> {
-    number: usize,
     rule: &'r Rule,
     make: &'r Make,
     /// The first pattern.
@@ -36,7 +35,6 @@ impl Run<'_> {
             return;
         };
         let making = Making {
-            number,
             rule,
             make,
             pattern,
