@@ -1,8 +1,7 @@
 //! Models of a few rows in memory as the sources of a recipe, for tests.
 
-use std::ops::Range;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
 
 use super::sources::{SourceModel, Sources};
 use super::tensor::Derived;
@@ -88,7 +87,6 @@ pub(crate) struct Counted {
     len: u64,
     pub reads: AtomicU64,
     pub bytes: AtomicU64,
-    pub ranges: Mutex<Vec<Range<u64>>>,
 }
 
 impl Counted {
@@ -97,7 +95,6 @@ impl Counted {
             len,
             reads: AtomicU64::new(0),
             bytes: AtomicU64::new(0),
-            ranges: Mutex::default(),
         })
     }
 

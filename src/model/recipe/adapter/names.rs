@@ -74,7 +74,7 @@ mod tests {
 
     #[test]
     fn names_are_those_that_peft_saves() {
-        let of = |name: &str| parse(name).map(|(module, role)| (module, role));
+        let of = |name: &str| parse(name);
         let ok = |module: &str, role| Ok((module.to_string(), role));
         for prefix in ["", PREFIX] {
             let of = |name: &str| of(&format!("{prefix}{name}"));

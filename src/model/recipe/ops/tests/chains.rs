@@ -98,7 +98,7 @@ fn structure(random: &mut Random, (x, e): &Both, others: &[Both]) -> Option<Both
             let mut left = numel(&e.shape);
             let mut shape = Vec::new();
             while left > 1 {
-                let factors: Vec<u64> = (1..=left).filter(|f| left % f == 0).collect();
+                let factors: Vec<u64> = (1..=left).filter(|f| left.is_multiple_of(*f)).collect();
                 let factor = *random.of(&factors);
                 shape.push(factor as usize);
                 left /= factor;

@@ -104,11 +104,11 @@ fn byte(random: &mut Random, dtype: &ElementType, at: u64) -> u8 {
 }
 
 trait FloatLike {
-    fn is_float_like(self) -> bool;
+    fn is_float_like(&self) -> bool;
 }
 
 impl FloatLike for Dtype {
-    fn is_float_like(self) -> bool {
-        self.is_plain_float() || self == Dtype::C64
+    fn is_float_like(&self) -> bool {
+        self.is_plain_float() || *self == Dtype::C64
     }
 }
