@@ -116,8 +116,7 @@ impl Product {
             self.passed.store(passed + needed, Ordering::Relaxed);
             return Ok(None);
         }
-        // Another thread may be making them, for as long as it takes to read them.
-        patience::take_long()?;
+        patience::take_time(self.b.len())?;
         let len = (self.n as usize).next_multiple_of(PANEL) * self.k as usize;
         let make = || {
             let mut all = Vec::new();

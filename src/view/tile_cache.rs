@@ -9,11 +9,11 @@ use std::any::Any;
 use std::collections::BTreeMap;
 use std::marker::PhantomData;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError, TryLockError};
 
 use crate::catalog::steady;
 use crate::error::Result;
-use crate::memory;
+use crate::{memory, patience};
 
 static CACHE: LazyLock<Mutex<Lru>> = LazyLock::new(|| Lru::of(memory::budget().tiles).into());
 static OWNERS: AtomicU64 = AtomicU64::new(0);
@@ -182,7 +182,7 @@ impl<T: Send + Sync + 'static> TileCache<T> {
     /// for a piece that another thread is making waits for it.
     ///
     /// # Errors
-    /// The error of `make`; the next call tries again.
+    /// The error of `make`; the next call tries again. Another thread makes it, and this one must not wait.
     pub fn get(
         &self,
         index: u64,
@@ -209,7 +209,15 @@ impl<T: Send + Sync + 'static> TileCache<T> {
         // The lock is released at the end of this line; the evicted pieces are freed after that.
         let (slot, evicted) = Lru::lock().slot((self.owner, index), bytes, self.most);
         let evicted = evicted.into_iter().filter_map(unused).last();
-        let mut slot = slot.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut slot = match slot.try_lock() {
+            Ok(slot) => slot,
+            Err(TryLockError::Poisoned(e)) => e.into_inner(),
+            Err(TryLockError::WouldBlock) => {
+                // Another thread makes it, and may wait for a source meanwhile.
+                patience::take_long()?;
+                slot.lock().unwrap_or_else(PoisonError::into_inner)
+            }
+        };
         if let Some(piece) = slot.clone().and_then(|piece| piece.downcast().ok()) {
             return Ok(piece);
         }

@@ -263,7 +263,7 @@ impl Eager {
         let (a, b) = (self.values(), other.values());
         let of = |at: usize| {
             let terms = (0..k).map(|l| a[at / n * k + l] * b[l * n + at % n]);
-            terms.fold(-0f32, |sum, term| sum + term)
+            terms.reduce(|sum, term| sum + term).unwrap_or(0.0)
         };
         let values: Vec<f32> = (0..m * n).map(of).collect();
         Eager::of_values(&[m, n], &values)
