@@ -116,6 +116,19 @@ pub trait Store: Send + Sync {
         None
     }
 
+    /// The uppermost directory on the way to its files, the last one included, that not every user may search,
+    /// though everyone is to see them. One on the way to `from`, too, does not count.
+    fn closed_from(&self, from: &Path) -> Option<Location> {
+        let _ = from;
+        None
+    }
+
+    /// Whether nobody but root and the user that runs the program can put files into it, or another directory in
+    /// its place.
+    fn is_own(&self) -> bool {
+        false
+    }
+
     /// All entries, in any order.
     ///
     /// # Errors

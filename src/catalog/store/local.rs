@@ -163,6 +163,14 @@ impl Store for LocalStore {
         self.dir.closed_above().map(Location::from)
     }
 
+    fn closed_from(&self, from: &Path) -> Option<Location> {
+        self.dir.closed_from(from).map(Location::from)
+    }
+
+    fn is_own(&self) -> bool {
+        directory::is_own(self.path())
+    }
+
     fn list(&self) -> Result<Vec<Entry>> {
         let io = |e| Error::io(format!("read directory {}", self.path().display()), e);
         let mut entries = Vec::new();

@@ -61,7 +61,7 @@ pub struct Opening {
     /// The recipes that are being opened, the outermost first.
     within: Vec<Within>,
     /// What has been opened, by its location and the values that it was given.
-    opened: HashMap<(String, Vec<Given>), Arc<Model>>,
+    opened: HashMap<Key, Arc<Model>>,
     /// How many models were opened.
     count: usize,
     /// While verifying: what is wrong.
@@ -70,11 +70,16 @@ pub struct Opening {
     sound: Vec<Arc<Model>>,
 }
 
+/// The location of a model, the values that it was given, and whether all that names it is the user's own.
+type Key = (String, Vec<Given>, bool);
+
 /// A recipe that is being opened.
 struct Within {
     /// Device and inode of its file.
     identity: (u64, u64),
     shown: PathBuf,
+    /// Whether nobody but root and the user that opens it decides what it says, and where its relative paths begin.
+    is_own: bool,
 }
 
 impl Opening {
@@ -150,6 +155,7 @@ impl Opening {
         self.within.push(Within {
             identity: (stat.dev, stat.ino),
             shown: read.shown.clone(),
+            is_own: is_own(read, source),
         });
         let sources = self.sources(read, file, given);
         self.within.pop();
@@ -162,6 +168,7 @@ impl Opening {
             file,
             lines: &lines,
             text: &read.text,
+            store: &source.store,
             object: &read.object,
             sources: &sources,
             parameters: &parameters,
@@ -255,6 +262,13 @@ impl Recipe {
         let known = given.iter().filter(|given| self.has_parameter(&given.name));
         known.cloned().collect()
     }
+}
+
+/// Whether a recipe and its directory belong to the user that opens it, or to root. The directory counts, because
+/// others could have put a link to any recipe into theirs, and what its relative paths name beside it.
+fn is_own(read: &Read, source: &Source) -> bool {
+    let user = rustix::process::geteuid().as_raw();
+    [user, 0].contains(&read.object.stat().uid) && source.store.is_own()
 }
 
 fn as_error(read: &Read, mistake: &Mistake) -> Stop {
