@@ -1,6 +1,10 @@
 //! What a catalog has besides files and tensors if its tensors are made from those of other models.
 
+use std::collections::HashSet;
+
 use serde_json::{Map, Value};
+
+use super::Catalog;
 
 /// The names of the files that `export/` has of every model, or may have one day.
 pub const BUILT_IN_EXPORTS: &[&str] = &[
@@ -54,8 +58,45 @@ pub trait Provenance: Send + Sync {
     /// What made the tensor, in a few words; `None` if it is as a file has it.
     fn summary(&self, index: u32) -> Option<String>;
 
-    /// The stored tensors that it is made of, each once: names of the model and of the tensor.
-    fn stored_parts(&self, index: u32) -> Vec<(String, String)>;
+    /// Adds the stored tensors that it is made of to `parts`, as far as they are not there yet.
+    fn stored_parts(&self, index: u32, parts: &mut StoredParts);
+}
+
+/// The stored tensors that a derived one is made of, each once, in order: all are counted, and the first ones named.
+#[derive(Default)]
+pub struct StoredParts {
+    /// How many there are.
+    pub total: u64,
+    /// The first ones: names of the model and of the tensor.
+    pub listed: Vec<(String, String)>,
+    /// How many are named.
+    pub most: usize,
+    /// Tensors that were met, those between included: where their catalog is in memory, and their index there.
+    met: HashSet<(usize, u32)>,
+}
+
+impl StoredParts {
+    /// None so far, of which at most so many are named.
+    pub fn at_most(most: usize) -> StoredParts {
+        StoredParts {
+            most,
+            ..StoredParts::default()
+        }
+    }
+
+    /// Whether a tensor of a catalog has not been met yet. All catalogs must stay where they are.
+    pub fn is_new(&mut self, catalog: &Catalog, index: u32) -> bool {
+        let address = std::ptr::from_ref(catalog) as usize;
+        self.met.insert((address, index))
+    }
+
+    /// Adds a tensor.
+    pub fn add(&mut self, name: impl FnOnce() -> (String, String)) {
+        self.total += 1;
+        if self.listed.len() < self.most {
+            self.listed.push(name());
+        }
+    }
 }
 
 /// A file that holds some of a model's tensors.
