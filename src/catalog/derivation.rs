@@ -1,6 +1,6 @@
 //! What a catalog has besides files and tensors if its tensors are made from those of other models.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 use serde_json::{Map, Value};
 
@@ -32,7 +32,7 @@ pub struct Derivation {
     /// Where each tensor comes from.
     pub provenance: Box<dyn Provenance>,
     /// Files of `export/` besides the built-in ones.
-    pub exports: Vec<FileOfTensors>,
+    pub exports: FilesOfTensors,
     /// All parameters and their values.
     pub parameters: Map<String, Value>,
     /// The parameters that were given when it was opened, as they were given. With the same ones it is the same
@@ -95,6 +95,36 @@ impl StoredParts {
         self.total += 1;
         if self.listed.len() < self.most {
             self.listed.push(name());
+        }
+    }
+}
+
+/// Files that hold some of a model's tensors, by number and by name.
+#[derive(Debug, Default)]
+pub struct FilesOfTensors {
+    all: Vec<FileOfTensors>,
+    by_name: HashMap<Box<str>, u32>,
+}
+
+impl FilesOfTensors {
+    /// All, in their order.
+    pub fn all(&self) -> &[FileOfTensors] {
+        &self.all
+    }
+
+    /// The number of the file of a name.
+    pub fn position(&self, name: &str) -> Option<u32> {
+        self.by_name.get(name).copied()
+    }
+}
+
+impl From<Vec<FileOfTensors>> for FilesOfTensors {
+    /// No two have one name.
+    fn from(all: Vec<FileOfTensors>) -> FilesOfTensors {
+        let names = (0..).zip(&all).map(|(i, file)| (file.name.clone(), i));
+        FilesOfTensors {
+            by_name: names.collect(),
+            all,
         }
     }
 }

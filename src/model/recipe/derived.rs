@@ -71,7 +71,7 @@ pub fn catalog(
         file,
         definitions,
         provenance: Box::new(origins),
-        exports,
+        exports: exports.into(),
         parameters: parameters(definition),
         given: given.map(|g| (g.name.clone(), g.value.clone())).collect(),
     };

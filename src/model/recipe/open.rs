@@ -19,6 +19,10 @@ use read::{Read, position, read};
 mod read;
 mod source;
 
+/// The most tensors that all recipes of one opening leave: they are in memory together, and a recipe that is opened
+/// with other parameters is another one.
+const MAX_TENSORS: usize = 1 << 21;
+
 type Result<T, E = Stop> = std::result::Result<T, E>;
 
 /// Why a model was not opened.
@@ -64,6 +68,8 @@ pub struct Opening {
     opened: HashMap<Key, Arc<Model>>,
     /// How many models were opened.
     count: usize,
+    /// How many tensors all recipes left.
+    tensors: usize,
     /// While verifying: what is wrong.
     problems: Vec<Problem>,
     /// While verifying: the models that could be opened.
@@ -92,13 +98,14 @@ impl Opening {
             within: Vec::new(),
             opened: HashMap::new(),
             count: 0,
+            tensors: 0,
             problems: Vec::new(),
             sound: Vec::new(),
         }
     }
 
     /// All that is wrong, the mistakes of a recipe in the order of their places.
-    pub fn checked(self) -> Checked {
+    pub fn checked(self, model: Option<Model>) -> Checked {
         let mut problems = self.problems;
         // Of equal ones, and those of a model that is files, the order stays.
         let mut order: HashMap<String, usize> = HashMap::new();
@@ -108,7 +115,11 @@ impl Opening {
         }
         problems.sort_by_key(|p| (order.get(&p.file).copied(), p.position));
         let sources = self.sound;
-        Checked { problems, sources }
+        Checked {
+            problems,
+            sources,
+            model,
+        }
     }
 
     /// Opens the recipe that was found at `shown`.
@@ -175,6 +186,7 @@ impl Opening {
             given,
         };
         let (config, exports) = self.further(read, &definition, &results.tensors)?;
+        self.check_budget(recipe, results.tensors.len())?;
         let is_sound = self.check_total(recipe, &results.tensors)? && is_sound;
         if !is_sound {
             return Err(Stop::Listed);
@@ -183,6 +195,19 @@ impl Opening {
             derived::catalog(&definition, &source.model, results.tensors, config, exports)?;
         let model = Model::new(catalog, options);
         Ok(Opened { model, rules })
+    }
+
+    /// Refuses what recipes within recipes leave many times over.
+    fn check_budget(&mut self, recipe: &Recipe, tensors: usize) -> Result<()> {
+        self.tensors += tensors;
+        if self.tensors <= MAX_TENSORS {
+            return Ok(());
+        }
+        let what = format!(
+            "the recipes that were opened leave more than {MAX_TENSORS} tensors together"
+        );
+        self.report(&recipe.read, vec![Mistake::at(recipe.file.model.at, what)])?;
+        Err(Stop::Listed)
     }
 
     /// Refuses tensors that have more bytes together than are served.

@@ -152,12 +152,13 @@ impl Opening {
         let here = |what: String| Failed::Mistakes(vec![Mistake::at(entry.at, what)]);
         let shown = outer.shown.parent().unwrap_or(Path::new(""));
         let shown = shown.join(&entry.path);
-        let read = read(&found.source, &shown).map_err(|e| here(e.to_string()))?;
+        let shown = found.shown(&shown);
+        let read = read(&found.source, shown).map_err(|e| here(e.to_string()))?;
         let stat = read.object.stat();
         let identity = (stat.dev, stat.ino);
         if let Some(at) = self.within.iter().position(|w| w.identity == identity) {
             let circle = self.within.get(at..).unwrap_or_default().iter();
-            let circle = circle.map(|within| &*within.shown).chain([&*shown]);
+            let circle = circle.map(|within| &*within.shown).chain([shown]);
             let circle: Vec<String> = circle.map(|path| path.display().to_string()).collect();
             let what = format!("the recipe reaches itself: {}", circle.join(" → "));
             return Err(here(what));
