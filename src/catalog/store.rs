@@ -91,7 +91,8 @@ impl Source {
     /// # Errors
     /// The copy cannot be read.
     pub fn as_mounted(model: &Path, copy: &Path, audience: Audience) -> Result<Source> {
-        let (Some(file), Some(name)) = (model.file_name().and_then(OsStr::to_str), copy.file_name())
+        let (Some(file), Some(name)) =
+            (model.file_name().and_then(OsStr::to_str), copy.file_name())
         else {
             return Err(Error::invalid(model, "has a name that is not valid UTF-8"));
         };

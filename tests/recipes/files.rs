@@ -269,9 +269,14 @@ fn the_other_commands_take_it_like_a_model() {
 fn parts_of_nested_recipes_are_each_once() {
     let dir = models();
     let many = |n: usize, of: &str| {
-        format!("rules = [{{ on = 'a.weight', add = {{ y = \"concat({of} for e in 0..{n})\" }} }}]\n")
+        format!(
+            "rules = [{{ on = 'a.weight', add = {{ y = \"concat({of} for e in 0..{n})\" }} }}]\n"
+        )
     };
-    dir.file("0.toml", format!("model = 'm'\n{}", many(300, "it, 'b.weight'")));
+    dir.file(
+        "0.toml",
+        format!("model = 'm'\n{}", many(300, "concat(it, 'b.weight')")),
+    );
     for i in 1..4 {
         let rule = many(300, "'y'[0:1]").replace("y =", &format!("y{i} ="));
         let rule = rule.replace("'y'", &["'y'", "'y1'", "'y2'"][i - 1].to_string());

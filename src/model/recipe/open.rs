@@ -203,9 +203,8 @@ impl Opening {
         if self.tensors <= MAX_TENSORS {
             return Ok(());
         }
-        let what = format!(
-            "the recipes that were opened leave more than {MAX_TENSORS} tensors together"
-        );
+        let what =
+            format!("the recipes that were opened leave more than {MAX_TENSORS} tensors together");
         self.report(&recipe.read, vec![Mistake::at(recipe.file.model.at, what)])?;
         Err(Stop::Listed)
     }
