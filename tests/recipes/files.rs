@@ -293,6 +293,10 @@ fn parts_of_nested_recipes_are_each_once() {
             .json()["origin"]
             .clone()
     };
+    let info = stfs(["info", "--json", dir.join("3.toml").to_str().unwrap()])
+        .ok()
+        .json();
+    assert_eq!(info["files"].as_array().unwrap().len(), 1, "{info}");
     let part = |name: &str| json!({"model": "model", "name": name});
     let origin = meta("0.toml", "y");
     assert_eq!(origin["parts"], json!([part("a.weight"), part("b.weight")]));

@@ -157,8 +157,10 @@ impl Opening {
         let stat = read.object.stat();
         let identity = (stat.dev, stat.ino);
         if let Some(at) = self.within.iter().position(|w| w.identity == identity) {
-            let circle = self.within.get(at..).unwrap_or_default().iter();
-            let circle = circle.map(|within| &*within.shown).chain([shown]);
+            // It ends as it begins, even if the path here is another one of the same file.
+            let circle = self.within.get(at..).unwrap_or_default();
+            let circle = circle.iter().chain(circle.first());
+            let circle = circle.map(|within| &*within.shown);
             let circle: Vec<String> = circle.map(|path| path.display().to_string()).collect();
             let what = format!("the recipe reaches itself: {}", circle.join(" → "));
             return Err(here(what));
