@@ -29,7 +29,7 @@ pub use configuration::{Configuration, Unused};
 pub(crate) use container::METADATA;
 pub(crate) use container::gguf;
 pub use container::{check_gguf, check_header, check_pickle};
-pub use derivation::{BUILT_IN_EXPORTS, Derivation, FileOfTensors, Provenance};
+pub use derivation::{BUILT_IN_EXPORTS, Derivation, FileOfTensors, Provenance, StoredParts};
 pub use findings::{HeaderProblem, Problem, check, check_source};
 pub use order::natural;
 pub use row::{ManifestBits, Row, RowBytes, RowOrigin};

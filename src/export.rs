@@ -92,6 +92,13 @@ impl Export {
         Export::ALL.into_iter().chain(further)
     }
 
+    /// The one of that name, if a model can have it.
+    pub fn by_name(model: &Model, name: &str) -> Option<Export> {
+        let built_in = Export::ALL.into_iter().find(|e| e.name() == name);
+        let derivation = model.catalog.derivation.as_ref();
+        built_in.or_else(|| Some(Export::Further(derivation?.exports.position(name)?)))
+    }
+
     /// The file's name; empty if the model does not have it.
     pub fn file_name(self, model: &Model) -> &str {
         match self {
@@ -209,7 +216,7 @@ impl Export {
 /// The files that the model's own definition names.
 fn further(model: &Model) -> &[FileOfTensors] {
     let derivation = model.catalog.derivation.as_ref();
-    derivation.map_or(&[], |derivation| &derivation.exports)
+    derivation.map_or(&[], |derivation| derivation.exports.all())
 }
 
 /// A tensor of an export.

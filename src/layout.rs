@@ -106,9 +106,7 @@ impl Layout {
                 .find(|(_, n)| *n == name)
                 .map(|(top, _)| Node::Top(top)),
             Node::Top(Top::Tensors) => self.model.id_by_file_name(name).map(Node::TensorDir),
-            Node::Top(Top::Export) => Export::all(&self.model)
-                .find(|e| e.file_name(&self.model) == name)
-                .map(Node::Export),
+            Node::Top(Top::Export) => Export::by_name(&self.model, name).map(Node::Export),
             Node::Top(Top::Files) => self
                 .other_files
                 .iter()

@@ -1,6 +1,6 @@
 //! The JSON that the mount and the commands show: `meta.json`, `index.json`, `model.json`.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 
 use serde_json::{Map, Value, json};
 
@@ -186,8 +186,11 @@ pub fn model_json(model: &Model) -> Vec<u8> {
 
 /// The weight files, in JSON.
 pub fn files_json(model: &Model) -> Value {
+    // Recipes may reach one file in several ways.
+    let mut known = HashSet::new();
     let files = model.catalog.shards();
     files
+        .filter(|f| known.insert(f.location().to_string()))
         .map(|f| json!({"name": f.name(), "bytes": f.len()}))
         .collect()
 }

@@ -1,6 +1,10 @@
 //! What a catalog has besides files and tensors if its tensors are made from those of other models.
 
+use std::collections::{HashMap, HashSet};
+
 use serde_json::{Map, Value};
+
+use super::Catalog;
 
 /// The names of the files that `export/` has of every model, or may have one day.
 pub const BUILT_IN_EXPORTS: &[&str] = &[
@@ -28,7 +32,7 @@ pub struct Derivation {
     /// Where each tensor comes from.
     pub provenance: Box<dyn Provenance>,
     /// Files of `export/` besides the built-in ones.
-    pub exports: Vec<FileOfTensors>,
+    pub exports: FilesOfTensors,
     /// All parameters and their values.
     pub parameters: Map<String, Value>,
     /// The parameters that were given when it was opened, as they were given. With the same ones it is the same
@@ -54,8 +58,75 @@ pub trait Provenance: Send + Sync {
     /// What made the tensor, in a few words; `None` if it is as a file has it.
     fn summary(&self, index: u32) -> Option<String>;
 
-    /// The stored tensors that it is made of, each once: names of the model and of the tensor.
-    fn stored_parts(&self, index: u32) -> Vec<(String, String)>;
+    /// Adds the stored tensors that it is made of to `parts`, as far as they are not there yet.
+    fn stored_parts(&self, index: u32, parts: &mut StoredParts);
+}
+
+/// The stored tensors that a derived one is made of, each once, in order: all are counted, and the first ones named.
+#[derive(Default)]
+pub struct StoredParts {
+    /// How many there are.
+    pub total: u64,
+    /// The first ones: names of the model and of the tensor.
+    pub listed: Vec<(String, String)>,
+    /// How many are named.
+    pub most: usize,
+    /// Tensors that were met, those between included: where their catalog is in memory, and their index there.
+    met: HashSet<(usize, u32)>,
+}
+
+impl StoredParts {
+    /// None so far, of which at most so many are named.
+    pub fn at_most(most: usize) -> StoredParts {
+        StoredParts {
+            most,
+            ..StoredParts::default()
+        }
+    }
+
+    /// Whether a tensor of a catalog has not been met yet. All catalogs must stay where they are.
+    pub fn is_new(&mut self, catalog: &Catalog, index: u32) -> bool {
+        let address = std::ptr::from_ref(catalog) as usize;
+        self.met.insert((address, index))
+    }
+
+    /// Adds a tensor.
+    pub fn add(&mut self, name: impl FnOnce() -> (String, String)) {
+        self.total += 1;
+        if self.listed.len() < self.most {
+            self.listed.push(name());
+        }
+    }
+}
+
+/// Files that hold some of a model's tensors, by number and by name.
+#[derive(Debug, Default)]
+pub struct FilesOfTensors {
+    all: Vec<FileOfTensors>,
+    by_name: HashMap<Box<str>, u32>,
+}
+
+impl FilesOfTensors {
+    /// All, in their order.
+    pub fn all(&self) -> &[FileOfTensors] {
+        &self.all
+    }
+
+    /// The number of the file of a name.
+    pub fn position(&self, name: &str) -> Option<u32> {
+        self.by_name.get(name).copied()
+    }
+}
+
+impl From<Vec<FileOfTensors>> for FilesOfTensors {
+    /// No two have one name.
+    fn from(all: Vec<FileOfTensors>) -> FilesOfTensors {
+        let names = (0..).zip(&all).map(|(i, file)| (file.name.clone(), i));
+        FilesOfTensors {
+            by_name: names.collect(),
+            all,
+        }
+    }
 }
 
 /// A file that holds some of a model's tensors.

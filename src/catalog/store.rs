@@ -29,6 +29,9 @@ pub(crate) use testing::{MemoryObject, MemoryStore};
 /// Largest index or manifest that is read, in bytes: ten times what a million tensors need.
 pub(super) const MAX_INDEX: u64 = 1 << 30;
 
+/// The largest file that a mount keeps in memory and that is read from it again, in bytes: a recipe.
+const MAX_MADE: u64 = 1 << 20;
+
 /// Looks for a MODEL in one kind of store; `None` if the argument does not have that store's form.
 type Find = fn(&Path, Audience) -> Option<Result<Source>>;
 
@@ -81,6 +84,39 @@ impl Source {
         let found = STORES.iter().find_map(|find| find(model, audience));
         found.unwrap_or_else(|| Err(Error::invalid(model, "is not in a place that stfs knows")))
     }
+
+    /// The file `model` as a mount read it, whatever has become of it since: with the bytes and permissions of
+    /// `copy`, a file in the mount.
+    ///
+    /// # Errors
+    /// The copy cannot be read.
+    pub fn as_mounted(model: &Path, copy: &Path, audience: Audience) -> Result<Source> {
+        let (Some(file), Some(name)) =
+            (model.file_name().and_then(OsStr::to_str), copy.file_name())
+        else {
+            return Err(Error::invalid(model, "has a name that is not valid UTF-8"));
+        };
+        let copy = local::directory_of(copy, Audience::Caller)?.open(name)?;
+        if copy.len() > MAX_MADE {
+            let problem = format!("has {} bytes, at most {MAX_MADE} are read", copy.len());
+            return Err(Error::invalid(copy.location(), problem));
+        }
+        let mut bytes = vec![0; copy.len() as usize];
+        copy.read_at(0, &mut bytes)?;
+        let read = MadeFile::new(model.into(), bytes, vec![copy]);
+        let read: Arc<dyn Object> = Arc::new(read);
+        Ok(Source {
+            model: model.into(),
+            store: Arc::new(Overlay {
+                behind: local::directory_of(model, audience)?,
+                files: [(file.to_string(), read)].into(),
+                hidden: Default::default(),
+                beside: Vec::new(),
+            }),
+            file: Some(file.into()),
+            part: None,
+        })
+    }
 }
 
 /// The kind of an entry in a store's listing.
@@ -114,6 +150,19 @@ pub trait Store: Send + Sync {
     /// A directory above it that not every user may search, though everyone is to see the store.
     fn closed_above(&self) -> Option<Location> {
         None
+    }
+
+    /// The uppermost directory on the way to its files, the last one included, that not every user may search,
+    /// though everyone is to see them. One on the way to `from`, too, does not count.
+    fn closed_from(&self, from: &Path) -> Option<Location> {
+        let _ = from;
+        None
+    }
+
+    /// Whether nobody but root and the user that runs the program can put files into it, or another directory in
+    /// its place.
+    fn is_own(&self) -> bool {
+        false
     }
 
     /// All entries, in any order.

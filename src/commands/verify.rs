@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use crate::catalog::{OpenOptions, Problem};
 use crate::cli::VerifyArgs;
-use crate::error::Location;
+use crate::error::{Error, Location};
 use crate::model::{Checked, Expr, Model, OpenModel, TensorId};
 use crate::names::module;
 use crate::parallel;
@@ -30,8 +30,17 @@ pub(super) fn run(args: &VerifyArgs) -> Result<ExitCode> {
     let Checked {
         mut problems,
         sources,
+        model,
     } = request.check(&args.model)?;
-    let model = open_what_is_there(&request, &args.model);
+    let model = match model {
+        Some(model) => Ok(model),
+        // Nothing is there of a recipe with mistakes.
+        None if problems.iter().any(|p| p.position.is_some()) => Err(Error::other(
+            libc::EIO,
+            "the recipe has mistakes, and so there is no model",
+        )),
+        None => open_what_is_there(&request, &args.model),
+    };
     if let Err(e) = &model
         && problems.is_empty()
     {
@@ -39,6 +48,9 @@ pub(super) fn run(args: &VerifyArgs) -> Result<ExitCode> {
     }
     let sound = problems.is_empty();
     let model = model.ok();
+    if let Some(model) = &model {
+        model.fetch_facts(super::FACT_THREADS);
+    }
     let naming = match sources.is_empty() {
         true => Naming::Names,
         false => Naming::Paths,
@@ -77,9 +89,7 @@ fn open_what_is_there(request: &OpenModel, path: &Path) -> crate::Result<Model> 
         },
         ..request.clone()
     };
-    let model = request.open(path)?;
-    model.fetch_facts(super::FACT_THREADS);
-    Ok(model)
+    request.open(path)
 }
 
 /// Layers that cannot be decoded, and data in layers that make values impossible.

@@ -32,14 +32,25 @@ pub struct Checked {
     pub problems: Vec<Problem>,
     /// The models that a recipe makes it of.
     pub sources: Vec<Arc<Model>>,
+    /// A recipe's model, if nothing is wrong with it.
+    pub model: Option<Model>,
 }
 
 /// A MODEL argument, found.
 pub(super) struct Found {
     /// Where it is.
     pub source: Source,
+    /// As messages name it, if that is not the argument: what is mounted there.
+    pub mounted: Option<PathBuf>,
     /// The values with which it is mounted, if a mountpoint was given.
     pub given: Vec<Given>,
+}
+
+impl Found {
+    /// As messages name the argument that led here.
+    pub fn shown<'a>(&'a self, argument: &'a Path) -> &'a Path {
+        self.mounted.as_deref().unwrap_or(argument)
+    }
 }
 
 impl OpenModel {
@@ -55,7 +66,7 @@ impl OpenModel {
             let catalog = Catalog::read(&found.source, self.files)?;
             return Ok(Model::new(catalog, self.options));
         }
-        let opened = self.opening(false).recipe(&found, path, self);
+        let opened = self.opening(false).recipe(&found, found.shown(path), self);
         Ok(opened.map_err(Stop::into_error)?.model)
     }
 
@@ -71,12 +82,14 @@ impl OpenModel {
             return Ok(Checked {
                 problems: catalog::check_source(&found.source)?,
                 sources: Vec::new(),
+                model: None,
             });
         }
         let mut opening = self.opening(true);
-        match opening.recipe(&found, path, self) {
+        match opening.recipe(&found, found.shown(path), self) {
             Err(Stop::With(error)) => Err(error),
-            Ok(_) | Err(Stop::Listed) => Ok(opening.checked()),
+            Err(Stop::Listed) => Ok(opening.checked(None)),
+            Ok(opened) => Ok(opening.checked(Some(opened.model))),
         }
     }
 
@@ -90,7 +103,7 @@ impl OpenModel {
             let problem = "is not a recipe (NAME.toml), and so has no rules";
             return Err(Error::invalid(path, problem));
         }
-        let opened = self.opening(false).recipe(&found, path, self);
+        let opened = self.opening(false).recipe(&found, found.shown(path), self);
         Ok(opened.map_err(Stop::into_error)?.rules)
     }
 
@@ -143,12 +156,11 @@ impl Model {
     }
 }
 
-/// Finds a MODEL. A mountpoint stands for what is mounted there, and with the same parameters.
+/// Finds a MODEL. A mountpoint stands for what is mounted there.
 pub(super) fn find(path: &Path, audience: Audience) -> Result<Found> {
-    let given = match mounts::model_at(path) {
-        Some(mounted) if recipe::is_named_so(&mounted) => given_to_mount(path, &mounted)?,
-        _ => Vec::new(),
-    };
+    if let Some(mounted) = mounts::model_at(path).filter(|m| recipe::is_named_so(m)) {
+        return mounted_recipe(path, mounted, audience);
+    }
     let source = Source::find(path, audience)?;
     let named = source.model.path().unwrap_or(path);
     if source.file.is_none() && recipe::is_named_so(named) {
@@ -156,7 +168,24 @@ pub(super) fn find(path: &Path, audience: Audience) -> Result<Found> {
             "is not a regular file, which a recipe (NAME.toml) is; rename it if it holds a model";
         return Err(Error::invalid(path, problem));
     }
-    Ok(Found { source, given })
+    Ok(Found {
+        source,
+        mounted: None,
+        given: Vec::new(),
+    })
+}
+
+/// The recipe at a mountpoint, as it was read when it was mounted, and with the same parameters.
+fn mounted_recipe(mountpoint: &Path, mounted: PathBuf, audience: Audience) -> Result<Found> {
+    let given = given_to_mount(mountpoint, &mounted)?;
+    let name = mounted.file_name().unwrap_or_default();
+    let copy = mountpoint.join("files").join(name);
+    let source = Source::as_mounted(&mounted, &copy, audience)?;
+    Ok(Found {
+        source,
+        mounted: Some(mounted),
+        given,
+    })
 }
 
 /// The values with which the recipe at a mountpoint was mounted.

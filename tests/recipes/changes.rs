@@ -8,7 +8,7 @@ use safetensors::Dtype;
 use serde_json::json;
 
 use crate::common::sys::errno;
-use crate::common::{ModelDir, Mounted, T, noise};
+use crate::common::{ModelDir, Mounted, T, noise, stfs};
 use crate::model;
 
 /// A tensor of small whole numbers, on which arithmetic is exact.
@@ -134,6 +134,35 @@ fn an_edited_recipe_changes_nothing_of_a_mount_but_is_reported() {
     std::fs::remove_file(&path).unwrap();
     shows(&m, &w.data, &other.data);
     assert_eq!(m.list("tensors"), names);
+}
+
+/// A mountpoint stands for what is mounted there, whatever has become of the recipe.
+#[test]
+fn a_mountpoint_is_the_recipe_as_it_was_mounted() {
+    let (dir, w, _) = sources();
+    let path = dir.join("recipe.toml");
+    let text = std::fs::read_to_string(&path).unwrap();
+    let text = format!("set = {{ n = 2 }}\n{text}").replace("it[:, 1:]", "it[:, n:]");
+    std::fs::write(&path, text).unwrap();
+    let m = Mounted::with(&path, &["--set", "n=3"]);
+    let root = m.root().to_str().unwrap();
+    let shown = || {
+        let all = stfs(["ls", "--json", root]).ok().json();
+        let cut = all.as_array().unwrap().iter().find(|t| t["name"] == "cut");
+        assert_eq!(cut.unwrap()["shape"], json!([N, N - 3]));
+        let raw = stfs(["cat", root, "w", "--view", "raw"]).ok();
+        assert_eq!(raw.out.len(), String::from_utf8_lossy(&w.data).len());
+        stfs(["verify", root]).ok();
+    };
+    shown();
+    std::fs::write(&path, "garbage = [").unwrap();
+    shown();
+    std::fs::remove_file(&path).unwrap();
+    shown();
+    // Of what is wrong meanwhile, messages name the recipe.
+    std::fs::rename(dir.join("other"), dir.join("gone")).unwrap();
+    let path = format!("{}:3:", path.display());
+    stfs(["ls", root]).fails(&[&path]);
 }
 
 /// The factors of an adapter are kept in memory while they are small. A change is seen all the same.

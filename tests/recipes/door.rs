@@ -1,14 +1,15 @@
 //! How a recipe is opened and shown beside what other tests look at: parameters of two models, models taken as floats,
 //! names of exports, the problems of the models that it names, and recipes of other users.
 
-use std::os::unix::fs::{PermissionsExt, chown};
+use std::os::unix::fs::{PermissionsExt, chown, symlink};
+use std::path::Path;
 
 use safetensors::Dtype;
 use serde_json::json;
 
 use crate::common::model::open_to_all;
 use crate::common::sys::is_root;
-use crate::common::{ModelDir, Mounted, stfs, tensor};
+use crate::common::{ModelDir, Mounted, Ran, stfs, tensor};
 use crate::{model, models, verified};
 
 const PART: &str = "model = 'm'\nset = { n = 2 }\nrules = [{ keep = 'a.weight' }, { on = 'a.weight', is = 'part(it, 0, n)' }]\n";
@@ -176,20 +177,7 @@ fn a_recipe_of_another_user_reaches_only_what_every_user_can() {
     .unwrap();
     let path = dir.file("recipe.toml", format!("model = '{}'\n", at.display()));
     open_to_all(dir.path());
-    let mount = |path: &std::path::Path| {
-        let to = dir.join("mnt");
-        let args = [
-            "mount",
-            "--allow-other",
-            path.to_str().unwrap(),
-            to.to_str().unwrap(),
-        ];
-        let ran = stfs(args);
-        if ran.code == 0 {
-            stfs(["umount", to.to_str().unwrap()]).ok();
-        }
-        ran
-    };
+    let mount = |path: &Path| mount_for_all(&dir, path);
     let own = mount(&path);
     assert_eq!(own.code, 0, "{own:?}");
     assert!(own.err.contains("not every user may search"), "{own:?}");
@@ -197,6 +185,103 @@ fn a_recipe_of_another_user_reaches_only_what_every_user_can() {
     mount(&path).fails(&["recipe.toml:1:10: ", "another user wrote this recipe"]);
     // Without --allow-other nobody but this user sees it.
     drop(Mounted::new(&path));
+}
+
+fn mount_for_all(dir: &ModelDir, path: &Path) -> Ran {
+    let to = dir.join("mnt");
+    let (path, to) = (path.to_str().unwrap(), to.to_str().unwrap());
+    let ran = stfs(["mount", "--allow-other", path, to]);
+    if ran.code == 0 {
+        stfs(["umount", to]).ok();
+    }
+    ran
+}
+
+/// One's own recipe says what one wanted only where nobody else put it, and what its relative paths name.
+#[test]
+fn recipes_of_ones_own_count_only_in_ones_own_directories() {
+    if !is_root() {
+        return;
+    }
+    let dir = models();
+    let bob = Some(12_345);
+    let at = |path: &str| dir.join(path);
+    let own_by = |path: &str, user| std::os::unix::fs::lchown(at(path), user, None).unwrap();
+    let mode = |path: &str, mode| {
+        std::fs::set_permissions(at(path), PermissionsExt::from_mode(mode)).unwrap();
+    };
+    for (path, access) in [
+        (".", 0o755),
+        ("m", 0o755),
+        ("secret", 0o700),
+        ("installed", 0o755),
+        ("bob", 0o755),
+        ("team", 0o750),
+        ("team/bob", 0o755),
+        ("team/carol", 0o700),
+    ] {
+        std::fs::create_dir_all(at(path)).unwrap();
+        mode(path, access);
+    }
+    for path in ["secret/base", "team/carol/base"] {
+        model(&dir, path, &[tensor("a.weight", Dtype::F32, &[2])]);
+        mode(path, 0o755);
+    }
+    dir.file("installed/r.toml", "model = 'base'\n");
+    symlink(at("installed/r.toml"), at("bob/link.toml")).unwrap();
+    symlink(at("secret/base"), at("bob/base")).unwrap();
+    dir.file("bob/indirect.toml", "model = 'link.toml'\n");
+    dir.file(
+        "bob/second.toml",
+        "model = '../m'\nmodels = { s = '../secret' }\n",
+    );
+    dir.file("team/bob/r.toml", "model = '../carol/base'\n");
+    let shard = at("secret/base/model.safetensors");
+    std::fs::copy(shard, at("secret/model.safetensors")).unwrap();
+    let of_bob = [
+        "bob",
+        "bob/link.toml",
+        "bob/base",
+        "bob/indirect.toml",
+        "bob/second.toml",
+    ];
+    for path in of_bob.into_iter().chain(["team/bob", "team/bob/r.toml"]) {
+        own_by(path, bob);
+    }
+    for path in [
+        "bob/link.toml",
+        "bob/indirect.toml",
+        "bob/second.toml",
+        "team/bob/r.toml",
+    ] {
+        let ran = mount_for_all(&dir, &at(path));
+        assert_eq!(ran.code, 1, "{path}: {ran:?}");
+        ran.fails(&[
+            "not every user may search",
+            "another user wrote this recipe",
+        ]);
+        drop(Mounted::new(&at(path)));
+    }
+    // With recipes of one's own, one after another, it is one's own decision.
+    symlink(at("secret/base"), at("installed/base")).unwrap();
+    dir.file("outer.toml", "model = 'installed/r.toml'\n");
+    dir.file("second.toml", "model = 'm'\nmodels = { s = 'secret' }\n");
+    for path in ["outer.toml", "second.toml"] {
+        let ran = mount_for_all(&dir, &at(path));
+        assert_eq!(ran.code, 0, "{path}: {ran:?}");
+        assert!(ran.err.contains("not every user may search"), "{ran:?}");
+    }
+    // Everyone sees the recipe's text, too.
+    dir.file(
+        "secret/r.toml",
+        format!("model = '{}'\n", at("m").display()),
+    );
+    let ran = mount_for_all(&dir, &at("secret/r.toml"));
+    assert_eq!(ran.code, 0, "{ran:?}");
+    assert!(
+        ran.err.contains("secret: not every user may search"),
+        "{ran:?}"
+    );
 }
 
 #[test]

@@ -264,6 +264,47 @@ fn the_other_commands_take_it_like_a_model() {
     );
 }
 
+/// Recipes of recipes join what others joined: a stored tensor is a part once, whatever the way to it.
+#[test]
+fn parts_of_nested_recipes_are_each_once() {
+    let dir = models();
+    let many = |n: usize, of: &str| {
+        format!(
+            "rules = [{{ on = 'a.weight', add = {{ y = \"concat({of} for e in 0..{n})\" }} }}]\n"
+        )
+    };
+    dir.file(
+        "0.toml",
+        format!("model = 'm'\n{}", many(300, "concat(it, 'b.weight')")),
+    );
+    for i in 1..4 {
+        let rule = many(300, "'y'[0:1]").replace("y =", &format!("y{i} ="));
+        let rule = rule.replace("'y'", &["'y'", "'y1'", "'y2'"][i - 1].to_string());
+        let again = format!("models = {{ again = '{}.toml' }}\n", i - 1);
+        dir.file(
+            &format!("{i}.toml"),
+            format!("model = '{}.toml'\n{again}{rule}", i - 1),
+        );
+    }
+    let meta = |recipe: &str, name: &str| {
+        let path = dir.join(recipe);
+        stfs(["cat", path.to_str().unwrap(), name, "--view", "meta"])
+            .ok()
+            .json()["origin"]
+            .clone()
+    };
+    let info = stfs(["info", "--json", dir.join("3.toml").to_str().unwrap()])
+        .ok()
+        .json();
+    assert_eq!(info["files"].as_array().unwrap().len(), 1, "{info}");
+    let part = |name: &str| json!({"model": "model", "name": name});
+    let origin = meta("0.toml", "y");
+    assert_eq!(origin["parts"], json!([part("a.weight"), part("b.weight")]));
+    let origin = meta("3.toml", "y3");
+    assert_eq!(origin["parts"], json!([part("a.weight"), part("b.weight")]));
+    assert_eq!(origin.get("parts_total"), None);
+}
+
 /// A recipe of a recipe starts with what that one leaves, and `set` of its entry is its parameters.
 #[test]
 fn recipes_within_recipes() {

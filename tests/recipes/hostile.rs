@@ -50,6 +50,11 @@ fn recipes_that_reach_themselves() {
         "model = 'm'\nmodels = { x = 'link.toml' }\n",
         &["itself"],
     );
+    let spelled = refused(
+        &dir.file("recipe.toml", "model = './recipe.toml'\n"),
+        &["recipe.toml → "],
+    );
+    assert!(!spelled.contains("./recipe.toml"), "{spelled}");
     let absolute = format!("model = '{}'\n", dir.join("recipe.toml").display());
     ends(&dir, &absolute, &["itself"]);
 }

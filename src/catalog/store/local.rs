@@ -120,6 +120,11 @@ fn absolute(model: &Path) -> Result<PathBuf> {
     Ok(std::fs::canonicalize(parent).map_err(io)?.join(name))
 }
 
+/// The directory that a file is in, or was.
+pub(super) fn directory_of(file: &Path, audience: Audience) -> Result<Arc<dyn Store>> {
+    LocalStore::shared(file.parent().unwrap_or(Path::new("/")).into(), audience)
+}
+
 impl LocalStore {
     fn shared(dir: PathBuf, audience: Audience) -> Result<Arc<dyn Store>> {
         Ok(LocalStore::of(Directory::new(dir, audience)?, audience))
@@ -161,6 +166,14 @@ impl Store for LocalStore {
 
     fn closed_above(&self) -> Option<Location> {
         self.dir.closed_above().map(Location::from)
+    }
+
+    fn closed_from(&self, from: &Path) -> Option<Location> {
+        self.dir.closed_from(from).map(Location::from)
+    }
+
+    fn is_own(&self) -> bool {
+        directory::is_own(self.path())
     }
 
     fn list(&self) -> Result<Vec<Entry>> {

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
 use std::ops::Range;
+use std::path::Path;
 use std::sync::Arc;
 
 use super::{Entry, EntryKind, FileState, Look, Object, Piece, Stat, Store};
@@ -46,8 +47,14 @@ impl Store for Overlay {
     }
 
     fn closed_above(&self) -> Option<Location> {
+        // The directory of those beside is not the mount's own, whose permissions everyone meets.
+        let beside = || self.beside.iter().find_map(|s| s.closed_from("/".as_ref()));
+        self.behind.closed_above().or_else(beside)
+    }
+
+    fn closed_from(&self, from: &Path) -> Option<Location> {
         let mut stores = std::iter::once(&self.behind).chain(&self.beside);
-        stores.find_map(|store| store.closed_above())
+        stores.find_map(|store| store.closed_from(from))
     }
 
     fn list(&self) -> Result<Vec<Entry>> {

@@ -33,6 +33,8 @@ pub struct Definition<'a> {
     pub text: &'a str,
     /// The lines of the text.
     pub lines: &'a Lines<'a>,
+    /// The directory that it is in.
+    pub store: &'a Arc<dyn Store>,
     /// The file.
     pub object: &'a Arc<dyn Object>,
     /// The models.
@@ -69,7 +71,7 @@ pub fn catalog(
         file,
         definitions,
         provenance: Box::new(origins),
-        exports,
+        exports: exports.into(),
         parameters: parameters(definition),
         given: given.map(|g| (g.name.clone(), g.value.clone())).collect(),
     };
@@ -215,13 +217,12 @@ fn store(
     let file = MadeFile::new(recipe.location().clone(), text, vec![recipe.clone()]);
     files.insert(recipe.name().into(), Arc::new(file));
     let others = definition.sources.models.iter().skip(1);
+    let others = others.map(|source| &source.model.catalog.store);
     Arc::new(Overlay {
         behind: behind.clone(),
         files,
         hidden,
-        beside: others
-            .map(|source| source.model.catalog.store.clone())
-            .collect(),
+        beside: others.chain([definition.store]).cloned().collect(),
     })
 }
 

@@ -19,6 +19,10 @@ use read::{Read, position, read};
 mod read;
 mod source;
 
+/// The most tensors that all recipes of one opening leave: they are in memory together, and a recipe that is opened
+/// with other parameters is another one.
+const MAX_TENSORS: usize = 1 << 21;
+
 type Result<T, E = Stop> = std::result::Result<T, E>;
 
 /// Why a model was not opened.
@@ -61,20 +65,27 @@ pub struct Opening {
     /// The recipes that are being opened, the outermost first.
     within: Vec<Within>,
     /// What has been opened, by its location and the values that it was given.
-    opened: HashMap<(String, Vec<Given>), Arc<Model>>,
+    opened: HashMap<Key, Arc<Model>>,
     /// How many models were opened.
     count: usize,
+    /// How many tensors all recipes left.
+    tensors: usize,
     /// While verifying: what is wrong.
     problems: Vec<Problem>,
     /// While verifying: the models that could be opened.
     sound: Vec<Arc<Model>>,
 }
 
+/// The location of a model, the values that it was given, and whether all that names it is the user's own.
+type Key = (String, Vec<Given>, bool);
+
 /// A recipe that is being opened.
 struct Within {
     /// Device and inode of its file.
     identity: (u64, u64),
     shown: PathBuf,
+    /// Whether nobody but root and the user that opens it decides what it says, and where its relative paths begin.
+    is_own: bool,
 }
 
 impl Opening {
@@ -87,13 +98,14 @@ impl Opening {
             within: Vec::new(),
             opened: HashMap::new(),
             count: 0,
+            tensors: 0,
             problems: Vec::new(),
             sound: Vec::new(),
         }
     }
 
     /// All that is wrong, the mistakes of a recipe in the order of their places.
-    pub fn checked(self) -> Checked {
+    pub fn checked(self, model: Option<Model>) -> Checked {
         let mut problems = self.problems;
         // Of equal ones, and those of a model that is files, the order stays.
         let mut order: HashMap<String, usize> = HashMap::new();
@@ -103,7 +115,11 @@ impl Opening {
         }
         problems.sort_by_key(|p| (order.get(&p.file).copied(), p.position));
         let sources = self.sound;
-        Checked { problems, sources }
+        Checked {
+            problems,
+            sources,
+            model,
+        }
     }
 
     /// Opens the recipe that was found at `shown`.
@@ -150,6 +166,7 @@ impl Opening {
         self.within.push(Within {
             identity: (stat.dev, stat.ino),
             shown: read.shown.clone(),
+            is_own: is_own(read, source),
         });
         let sources = self.sources(read, file, given);
         self.within.pop();
@@ -162,12 +179,14 @@ impl Opening {
             file,
             lines: &lines,
             text: &read.text,
+            store: &source.store,
             object: &read.object,
             sources: &sources,
             parameters: &parameters,
             given,
         };
         let (config, exports) = self.further(read, &definition, &results.tensors)?;
+        self.check_budget(recipe, results.tensors.len())?;
         let is_sound = self.check_total(recipe, &results.tensors)? && is_sound;
         if !is_sound {
             return Err(Stop::Listed);
@@ -176,6 +195,18 @@ impl Opening {
             derived::catalog(&definition, &source.model, results.tensors, config, exports)?;
         let model = Model::new(catalog, options);
         Ok(Opened { model, rules })
+    }
+
+    /// Refuses what recipes within recipes leave many times over.
+    fn check_budget(&mut self, recipe: &Recipe, tensors: usize) -> Result<()> {
+        self.tensors += tensors;
+        if self.tensors <= MAX_TENSORS {
+            return Ok(());
+        }
+        let what =
+            format!("the recipes that were opened leave more than {MAX_TENSORS} tensors together");
+        self.report(&recipe.read, vec![Mistake::at(recipe.file.model.at, what)])?;
+        Err(Stop::Listed)
     }
 
     /// Refuses tensors that have more bytes together than are served.
@@ -255,6 +286,13 @@ impl Recipe {
         let known = given.iter().filter(|given| self.has_parameter(&given.name));
         known.cloned().collect()
     }
+}
+
+/// Whether a recipe and its directory belong to the user that opens it, or to root. The directory counts, because
+/// others could have put a link to any recipe into theirs, and what its relative paths name beside it.
+fn is_own(read: &Read, source: &Source) -> bool {
+    let user = rustix::process::geteuid().as_raw();
+    [user, 0].contains(&read.object.stat().uid) && source.store.is_own()
 }
 
 fn as_error(read: &Read, mistake: &Mistake) -> Stop {

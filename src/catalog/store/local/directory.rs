@@ -38,6 +38,10 @@ struct Shared {
 
 /// Permission to search for everyone but the owner, who can have it at any time.
 const OTHERS_SEARCH: u32 = 0o011;
+/// Permission to write for everyone but the owner. The group's bits have the most that an ACL grants.
+const OTHERS_WRITE: u32 = 0o022;
+/// Entries may be changed only by those whom they belong to.
+const STICKY: u32 = 0o1000;
 
 impl Directory {
     /// A directory whose files that audience will see.
@@ -92,14 +96,37 @@ impl Directory {
     /// the caller alone.
     pub fn closed_above(&self) -> Option<PathBuf> {
         let home = &self.shared.as_ref()?.home;
-        let mut above: Vec<&Path> = home.ancestors().skip(1).collect();
-        above.reverse();
-        let is_closed = |dir: &&Path| {
-            let fd = openat(CWD, *dir, OPEN, Mode::empty());
-            !fd.is_ok_and(|fd| access(&fd).is_some_and(|access| is_open(&access)))
-        };
-        above.into_iter().find(is_closed).map(Path::to_path_buf)
+        closed(home.ancestors().skip(1))
     }
+
+    /// The same with the directory itself, and without those that are on the way to `from`, too.
+    pub fn closed_from(&self, from: &Path) -> Option<PathBuf> {
+        let home = &self.shared.as_ref()?.home;
+        closed(home.ancestors().filter(|dir| !from.starts_with(dir)))
+    }
+}
+
+/// The last of some directories that not every user may search.
+fn closed<'a>(directories: impl Iterator<Item = &'a Path>) -> Option<PathBuf> {
+    let is_closed = |dir: &&Path| {
+        let fd = openat(CWD, *dir, OPEN, Mode::empty());
+        !fd.is_ok_and(|fd| access(&fd).is_some_and(|access| is_open(&access)))
+    };
+    directories.filter(is_closed).last().map(Path::to_path_buf)
+}
+
+/// Whether nobody but root and this user can put files into a directory, or another one in its place: it and all
+/// above belong to one of the two, and others may write to none of them, but for what is above and lets them
+/// change only entries of their own (`/tmp`). `path` is without links.
+pub(super) fn is_own(path: &Path) -> bool {
+    let user = rustix::process::geteuid().as_raw();
+    path.ancestors().enumerate().all(|(up, dir)| {
+        let Ok(meta) = dir.symlink_metadata() else {
+            return false;
+        };
+        let is_kept = meta.mode() & OTHERS_WRITE == 0 || (up > 0 && meta.mode() & STICKY != 0);
+        meta.is_dir() && [user, 0].contains(&meta.uid()) && is_kept
+    })
 }
 
 /// How directories are opened on the way: a link among them would be one that appeared meanwhile.

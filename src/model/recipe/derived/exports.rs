@@ -15,6 +15,8 @@ use crate::text::{elide, printable};
 
 /// The longest name that Linux takes for a file, in bytes.
 const LONGEST_FILE: usize = 255;
+/// The most files that a recipe adds to `export/`.
+const MAX_FILES: usize = 65_536;
 /// How many mistakes of one rule are listed: they are often one and the same.
 const MOST: usize = 3;
 
@@ -131,6 +133,10 @@ impl Files {
     ) -> Result<(), Mistake> {
         let at = match self.by_name.entry(found.file) {
             Entry::Occupied(known) => *known.get(),
+            Entry::Vacant(_) if self.all.len() == MAX_FILES => {
+                let what = format!("the rules of 'exports' make more than {MAX_FILES} files");
+                return Err(Mistake::of_line(rule.at, what));
+            }
             Entry::Vacant(new) => {
                 self.all.push(FileOfTensors {
                     name: new.key().as_str().into(),

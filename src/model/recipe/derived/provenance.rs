@@ -11,7 +11,7 @@ use super::super::rules::Outcome;
 use super::super::sources::{SourceModel, Sources};
 use super::super::tensor::Rules;
 use super::Definition;
-use crate::catalog::Provenance;
+use crate::catalog::{Provenance, StoredParts};
 
 /// The most parts that `meta.json` lists.
 const MOST_PARTS: usize = 64;
@@ -87,16 +87,17 @@ impl Origins {
     }
 
     fn derived_fields(&self, origin: &Origin) -> Vec<(&'static str, Value)> {
-        let parts = stored_parts(&self.sources, &origin.expr);
-        let listed = parts.iter().take(MOST_PARTS);
+        let mut parts = StoredParts::at_most(MOST_PARTS);
+        stored_parts(&self.sources, &origin.expr, &mut parts);
+        let listed = parts.listed.iter();
         let listed = listed.map(|(model, name)| json!({"model": model, "name": name}));
         let mut fields = vec![
             ("recipe", json!(self.recipe)),
             ("rules", self.shown_rules(&origin.rules)),
             ("parts", listed.collect()),
         ];
-        if parts.len() > MOST_PARTS {
-            fields.push(("parts_total", json!(parts.len())));
+        if parts.total > MOST_PARTS as u64 {
+            fields.push(("parts_total", json!(parts.total)));
         }
         fields
     }
@@ -122,8 +123,9 @@ impl Provenance for Origins {
         }
         // Those of a recipe within this one are about the name that its tensor has there.
         fields.retain(|(key, _)| !matches!(*key, "renamed_from" | "model"));
-        let parts = stored_parts(&self.sources, &origin.expr);
-        if let Some((model, name)) = parts.into_iter().next() {
+        let mut parts = StoredParts::at_most(1);
+        stored_parts(&self.sources, &origin.expr, &mut parts);
+        if let Some((model, name)) = parts.listed.into_iter().next() {
             if *name != *origin.name {
                 fields.push(("renamed_from", json!(name)));
             }
@@ -158,9 +160,10 @@ impl Provenance for Origins {
         })
     }
 
-    fn stored_parts(&self, index: u32) -> Vec<(String, String)> {
-        let origin = self.of(index);
-        origin.map_or_else(Vec::new, |o| stored_parts(&self.sources, &o.expr))
+    fn stored_parts(&self, index: u32, parts: &mut StoredParts) {
+        if let Some(origin) = self.of(index) {
+            stored_parts(&self.sources, &origin.expr, parts);
+        }
     }
 }
 
@@ -203,9 +206,8 @@ fn tied_to(model: &Model, id: TensorId) -> Option<u32> {
     }
 }
 
-/// The stored tensors at the bottom of an expression, each once, in order: the model's name, and the name there.
-fn stored_parts(sources: &Sources, expr: &Expr) -> Vec<(String, String)> {
-    let (mut parts, mut known) = (Vec::new(), HashSet::new());
+/// Adds the stored tensors at the bottom of an expression: the model's name, and the name there.
+fn stored_parts(sources: &Sources, expr: &Expr, parts: &mut StoredParts) {
     let values = value_leaves(expr);
     for (index, id) in sources.parts(expr) {
         let Some(source) = sources.models.get(index) else {
@@ -217,24 +219,25 @@ fn stored_parts(sources: &Sources, expr: &Expr) -> Vec<(String, String)> {
             false => Expr::Raw(id),
         };
         source.model.leaves(&leaf, &mut |stored| {
-            if !known.insert((index, stored)) {
+            let catalog = &source.model.catalog;
+            if !parts.is_new(catalog, stored) {
                 return;
             }
-            let catalog = &source.model.catalog;
             match &catalog.derivation {
                 Some(inner) => {
-                    let inner = inner.provenance.stored_parts(stored).into_iter();
-                    let inner = inner.map(|(model, name)| (within(&source.name, model), name));
-                    parts.extend(inner);
+                    let before = parts.listed.len();
+                    inner.provenance.stored_parts(stored, parts);
+                    for (model, _) in parts.listed.iter_mut().skip(before) {
+                        *model = within(&source.name, std::mem::take(model));
+                    }
                 }
-                None => {
+                None => parts.add(|| {
                     let name = catalog.tensors.get(stored).name.to_string();
-                    parts.push((source.name.to_string(), name));
-                }
+                    (source.name.to_string(), name)
+                }),
             }
         });
     }
-    parts
 }
 
 /// The tensors of which an expression takes the values.

@@ -118,7 +118,11 @@ impl Opening {
         let mut found = find(&path, self.audience).map_err(|e| here(e.to_string()))?;
         self.check_reach(&found.source, read).map_err(&here)?;
         found.given.extend(given(&entry.set, known, config)?);
-        let key = (found.source.model.to_string(), found.given.clone());
+        let key = (
+            found.source.model.to_string(),
+            found.given.clone(),
+            self.is_own(),
+        );
         if let Some(model) = self.opened.get(&key) {
             return Ok(model.clone());
         }
@@ -151,12 +155,15 @@ impl Opening {
         let here = |what: String| Failed::Mistakes(vec![Mistake::at(entry.at, what)]);
         let shown = outer.shown.parent().unwrap_or(Path::new(""));
         let shown = shown.join(&entry.path);
-        let read = read(&found.source, &shown).map_err(|e| here(e.to_string()))?;
+        let shown = found.shown(&shown);
+        let read = read(&found.source, shown).map_err(|e| here(e.to_string()))?;
         let stat = read.object.stat();
         let identity = (stat.dev, stat.ino);
         if let Some(at) = self.within.iter().position(|w| w.identity == identity) {
-            let circle = self.within.get(at..).unwrap_or_default().iter();
-            let circle = circle.map(|within| &*within.shown).chain([&*shown]);
+            // It ends as it begins, even if the path here is another one of the same file.
+            let circle = self.within.get(at..).unwrap_or_default();
+            let circle = circle.iter().chain(circle.first());
+            let circle = circle.map(|within| &*within.shown);
             let circle: Vec<String> = circle.map(|path| path.display().to_string()).collect();
             let what = format!("the recipe reaches itself: {}", circle.join(" → "));
             return Err(here(what));
@@ -199,20 +206,25 @@ impl Opening {
         }
     }
 
-    /// Refuses a model that not every user of the mount could have reached, if somebody else wrote the recipe that
-    /// names it. What the user names on the command line, or in a recipe of its own, is its own decision.
+    /// Whether all recipes that are being opened are the user's own.
+    fn is_own(&self) -> bool {
+        self.within.iter().all(|recipe| recipe.is_own)
+    }
+
+    /// Refuses a model that not every user of the mount could have reached, if another user decides that it is
+    /// named: by a recipe, or by what is at a path. What the user names on the command line, and in recipes of
+    /// its own one after another, is its own decision.
     fn check_reach(&self, source: &Source, read: &Read) -> Result<(), String> {
-        let is_own = read.object.stat().uid == rustix::process::geteuid().as_raw();
-        let Some(closed) = source.store.closed_above().filter(|_| !is_own) else {
+        let Some(closed) = source.store.closed_from(&read.directory) else {
             return Ok(());
         };
-        let is_on_the_way = closed.path().is_some_and(|c| read.directory.starts_with(c));
-        if is_on_the_way {
+        let Some(other) = self.within.iter().find(|recipe| !recipe.is_own) else {
             return Ok(());
-        }
+        };
         Err(format!(
-            "{}: not every user may search {closed}, and another user wrote this recipe; with --allow-other everyone would read the model through it: let others search that directory ('chmod a+x'), or mount without --allow-other",
-            source.model
+            "{}: not every user may search {closed}, and another user wrote this recipe or can change what is in a directory on the way to it ({}); with --allow-other everyone would read the model through it: let others search that directory ('chmod a+x'), put the recipe where only you can write, or mount without --allow-other",
+            source.model,
+            other.shown.display()
         ))
     }
 }
