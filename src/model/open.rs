@@ -1,6 +1,6 @@
 //! Opening a MODEL, whatever it is: files in a directory, or a recipe that makes tensors of other models'.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use serde_json::Value;

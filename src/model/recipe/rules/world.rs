@@ -29,6 +29,9 @@ const SUGGESTIONS_OF_RULE: u32 = 6;
 /// Names and other text that a file determines are shown with at most this many characters.
 const MOST_SHOWN: usize = 80;
 
+/// The keys of `config.KEY`, in order.
+type Keys = Box<[Box<str>]>;
+
 /// What does not change from rule to rule.
 pub(super) struct World<'a> {
     pub file: &'a RecipeFile,
@@ -40,7 +43,7 @@ pub(super) struct World<'a> {
     /// What the rules have taken so far.
     pub steps: Steps,
     /// Values of `config.KEY`, which are the same for all tensors.
-    configured: RefCell<HashMap<Box<[Box<str>]>, Result<Value, String>>>,
+    configured: RefCell<HashMap<Keys, Result<Value, String>>>,
     /// By model: what its float model has, once it is needed.
     floats: Vec<OnceCell<HashMap<TensorId, bool>>>,
 }
