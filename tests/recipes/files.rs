@@ -279,7 +279,7 @@ fn parts_of_nested_recipes_are_each_once() {
     );
     for i in 1..4 {
         let rule = many(300, "'y'[0:1]").replace("y =", &format!("y{i} ="));
-        let rule = rule.replace("'y'", &["'y'", "'y1'", "'y2'"][i - 1].to_string());
+        let rule = rule.replace("'y'", ["'y'", "'y1'", "'y2'"][i - 1]);
         let again = format!("models = {{ again = '{}.toml' }}\n", i - 1);
         dir.file(
             &format!("{i}.toml"),

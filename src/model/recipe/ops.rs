@@ -1,8 +1,8 @@
 //! What can be done to tensors: shapes and element types are checked, and expressions made. The error is
 //! what is wrong, with both shapes and both names.
 //!
-//! Structure ([`slice`], [`part`], [`permute`], [`concat`], [`stack`], [`pad`], [`reshape`]) moves elements as they
-//! are stored. Values ([`values`], [`cast`], [`arithmetic`], [`negate`], [`product`]) are binary32.
+//! Structure ([`slice()`], [`part`], [`permute`], [`concat()`], [`stack`], [`pad`], [`reshape`]) moves elements as they
+//! are stored. Values ([`values()`], [`cast`], [`arithmetic`], [`negate`], [`product`]) are binary32.
 
 use std::sync::Arc;
 

@@ -11,7 +11,7 @@ use crate::text;
 /// The rules that made a tensor, innermost first: number of the rule, and of the result in it.
 pub type Rules = Arc<[(u16, u16)]>;
 
-/// An array that is an expression over the tensors of [`Sources`](super::Sources).
+/// An array that is an expression over the tensors of [`Sources`](super::sources::Sources).
 #[derive(Debug, Clone)]
 pub struct Derived {
     /// Element type of its bytes.
