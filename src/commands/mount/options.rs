@@ -8,6 +8,42 @@ use anyhow::Result;
 use crate::cli::MountArgs;
 use crate::commands::Usage;
 
+/// What every mount has anyway, and what is meant for mount(8) and systemd.
+const IGNORED: &[&str] = &[
+    "",
+    "ro",
+    "rw",
+    "nosuid",
+    "nodev",
+    "noexec",
+    "suid",
+    "dev",
+    "exec",
+    "auto",
+    "noauto",
+    "nofail",
+    "user",
+    "users",
+    "nouser",
+    "owner",
+    "group",
+    "_netdev",
+    "defaults",
+    "default_permissions",
+    "atime",
+    "noatime",
+    "relatime",
+    "norelatime",
+    "strictatime",
+    "nodiratime",
+    "async",
+    "sync",
+    "silent",
+    "loud",
+    "mand",
+    "nomand",
+];
+
 /// Applies `-o` options. Those that every mount has anyway, and those that are meant for mount(8) and
 /// systemd, are ignored.
 pub(super) fn apply(args: &mut MountArgs) -> Result<()> {
@@ -46,41 +82,7 @@ pub(super) fn apply(args: &mut MountArgs) -> Result<()> {
                     crate::cli::on_or_off(v).map_err(|e| Usage(format!("-o sandbox={v}: {e}")))?;
             }
             ("core_dumps", None) => args.core_dumps = true,
-            (
-                ""
-                | "ro"
-                | "rw"
-                | "nosuid"
-                | "nodev"
-                | "noexec"
-                | "suid"
-                | "dev"
-                | "exec"
-                | "auto"
-                | "noauto"
-                | "nofail"
-                | "user"
-                | "users"
-                | "nouser"
-                | "owner"
-                | "group"
-                | "_netdev"
-                | "defaults"
-                | "default_permissions"
-                | "atime"
-                | "noatime"
-                | "relatime"
-                | "norelatime"
-                | "strictatime"
-                | "nodiratime"
-                | "async"
-                | "sync"
-                | "silent"
-                | "loud"
-                | "mand"
-                | "nomand",
-                None,
-            ) => {}
+            (word, None) if IGNORED.contains(&word) => {}
             (k, _) if k.starts_with("x-") || k == "comment" || k == "fsname" || k == "subtype" => {}
             _ => return Err(Usage(format!("-o {option}: unknown mount option")).into()),
         }

@@ -115,7 +115,7 @@ impl Modules {
         };
         match before {
             Some(_) => Err(format!(
-                "{} is there twice, with the prefix '{}' and without it",
+                "{} appears twice, with the prefix '{}' and without it",
                 quoted(name),
                 names::PREFIX
             )),

@@ -120,7 +120,7 @@ fn an_adapter_that_cannot_be_used_is_refused_with_its_module() {
     assert!(of(("k.weight", &[1])).contains("module 'q' has lora_A without lora_B"));
     assert!(of(("q.lora_B.weight", &[5, 2, 1, 1])).contains("'q' is a convolution"));
     assert!(of(("q.lora_B.weight", &[5])).contains("are not both matrices"));
-    assert!(of(("base_model.model.q.lora_A.weight", &[2, 6])).contains("is there twice"));
+    assert!(of(("base_model.model.q.lora_A.weight", &[2, 6])).contains("appears twice"));
     let none = why(&adapter(None, &[a]));
     assert!(none.contains("memory has no adapter_config.json"), "{none}");
     let list = why(&adapter(Some(json!([])), &[a]));

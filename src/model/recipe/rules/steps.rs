@@ -3,7 +3,7 @@
 use std::cell::Cell;
 
 /// Steps of expressions that any recipe may take; a step takes some 100 ns.
-const STEPS: u64 = 1 << 22;
+const STEPS: u64 = 1 << 24;
 
 /// As many more for each tensor that a rule matches or makes.
 const STEPS_OF_EACH: u64 = 256;
