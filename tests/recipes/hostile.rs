@@ -327,7 +327,7 @@ fn patterns_are_matched_in_linear_time() {
         &format!("model = 'm'\nrules = [{{ drop = '{stars}b' }}]\n"),
         &["matches nothing"],
     );
-    let of = repeated(300, |i| format!("{{h{i}=a|aa|aaa}}"));
+    let of = repeated(200, |i| format!("{{h{i}=a|aa|aaa}}"));
     ends(
         &dir,
         &format!("model = 'm'\nrules = [{{ drop = '{of}b' }}]\n"),
