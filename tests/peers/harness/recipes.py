@@ -1,5 +1,6 @@
 """What the comparisons of recipes need: models made by NumPy, recipes written and run, what they leave read back."""
 
+import functools
 import json
 import pathlib
 
@@ -104,7 +105,6 @@ def f32(x):
 def product(b, a):
     """`b @ a` in binary32, products rounded, summed from k = 0 upwards."""
     b, a = f32(b), f32(a)
-    total = np.zeros((b.shape[0], a.shape[1]), np.float32)
-    for k in range(b.shape[1]):
-        total = total + b[:, k : k + 1] * a[k : k + 1, :]
-    return total
+    terms = [b[:, k : k + 1] * a[k : k + 1, :] for k in range(b.shape[1])]
+    # Not from 0: that would make a sum of -0 a +0.
+    return functools.reduce(np.add, terms) if terms else np.zeros((b.shape[0], a.shape[1]), np.float32)
