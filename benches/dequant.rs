@@ -19,6 +19,11 @@ use stfs::dtype::{Block, Dtype, ElementType, ggml};
 use stfs::quant;
 use stfs::view::{Cast, Narrow, SharedView, View};
 
+#[path = "common/clock.rs"]
+mod clock;
+
+use clock::{cpu, in_order, median};
+
 /// Outputs and inputs of every layer here.
 const N: usize = 4096;
 const K: usize = 4096;
@@ -480,11 +485,11 @@ impl Ggml {
         let mut out = vec![0f32; REQUESTS[0] / 4];
         let bytes = blocks(block, N * K);
         let mut time = |f: &dyn Fn(&[u8], &mut [f32])| {
-            let start = now();
+            let start = cpu();
             for piece in bytes.chunks(out.len() / values * size) {
                 f(piece, std::hint::black_box(&mut out));
             }
-            now() - start
+            cpu() - start
         };
         let mut ratios: Vec<f64> = (0..ROUNDS)
             .map(|_| time(&dequantize) / time(&decode))
@@ -493,50 +498,22 @@ impl Ggml {
     }
 }
 
-/// The thread's processor time so far, in seconds.
-fn now() -> f64 {
-    let mut t = libc::timespec {
-        tv_sec: 0,
-        tv_nsec: 0,
-    };
-    // SAFETY: the call writes one timespec, to which the pointer leads.
-    unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &mut t) };
-    t.tv_sec as f64 + t.tv_nsec as f64 * 1e-9
-}
-
-/// GB/s of one sequential reading of the whole view.
-fn sequential(view: &dyn View, buf: &mut [u8]) -> f64 {
-    let start = now();
-    let mut at = 0;
-    while at < view.len() {
-        let n = buf.len().min((view.len() - at) as usize);
-        view.read_at(at, &mut buf[..n]).expect("readable");
-        at += n as u64;
-    }
-    view.len() as f64 / (now() - start) / 1e9
-}
-
 /// Microseconds for a page at a random offset of a view that has not been read before.
 fn page(catalog: &Catalog, seed: usize) -> f64 {
     let view = view(catalog);
     let mut buf = [0; 4096];
     let at = (seed * 7919 % (N * K / 1024) * 4096) as u64;
-    let start = now();
+    let start = cpu();
     view.read_at(at, &mut buf).expect("readable");
-    (now() - start) * 1e6
+    (cpu() - start) * 1e6
 }
 
 fn copy(buf: &mut [u8], from: &[u8]) -> f64 {
-    let start = now();
+    let start = cpu();
     for piece in from.chunks(buf.len()) {
         std::hint::black_box(&mut *buf)[..piece.len()].copy_from_slice(piece);
     }
-    from.len() as f64 / (now() - start) / 1e9
-}
-
-fn median(values: &mut [f64]) -> f64 {
-    values.sort_by(f64::total_cmp);
-    values[values.len() / 2]
+    from.len() as f64 / (cpu() - start) / 1e9
 }
 
 fn main() {
@@ -579,11 +556,11 @@ fn main() {
             let mut narrowed = vec![];
             for round in 0..ROUNDS {
                 let copied = copy(&mut buf, &memory);
-                let cast = sequential(&*view(&base), &mut buf);
-                let this = sequential(&*view(&catalog), &mut buf);
+                let cast = in_order(&*view(&base), &mut buf);
+                let this = in_order(&*view(&catalog), &mut buf);
                 let narrow = Narrow::view(view(&catalog), Dtype::BF16).expect("a cast");
                 // Two bytes for a value instead of four.
-                narrowed.push(2.0 * sequential(&*narrow, &mut buf) / this);
+                narrowed.push(2.0 * in_order(&*narrow, &mut buf) / this);
                 speed.push(this);
                 of_base.push(this / cast);
                 of_copy.push(this / copied);

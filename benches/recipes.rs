@@ -27,6 +27,11 @@ use stfs::view::{
     StridedLayout, Swap, View,
 };
 
+#[path = "common/clock.rs"]
+mod clock;
+
+use clock::{cpu, in_order, median};
+
 /// Rows and columns of every matrix here.
 const SIZE: u64 = 4096;
 const ROUNDS: usize = 9;
@@ -173,27 +178,6 @@ fn of(op: Arithmetic, a: SharedView, b: Operand) -> SharedView {
     op.view(Operand::Values(a), b).expect("shapes that fit")
 }
 
-/// Seconds of this thread so far.
-fn cpu() -> f64 {
-    // SAFETY: all fields of the struct are integers, and the pointer is to a local one.
-    let mut now: libc::timespec = unsafe { std::mem::zeroed() };
-    // SAFETY: as above.
-    unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut now) };
-    now.tv_sec as f64 + now.tv_nsec as f64 * 1e-9
-}
-
-/// Reads all of a view in order. GB/s.
-fn in_order(view: &dyn View, buf: &mut [u8]) -> f64 {
-    let start = cpu();
-    let mut at = 0;
-    while at < view.len() {
-        let n = (view.len() - at).min(buf.len() as u64);
-        view.read_at(at, &mut buf[..n as usize]).expect("reads");
-        at += n;
-    }
-    view.len() as f64 / (cpu() - start) / 1e9
-}
-
 /// GB/s of a copy in memory.
 fn copy(buf: &mut [u8], from: &[u8]) -> f64 {
     let start = cpu();
@@ -210,11 +194,6 @@ fn page(view: &dyn View, i: usize) -> f64 {
     let start = cpu();
     view.read_at(at, &mut buf).expect("reads");
     (cpu() - start) * 1e6
-}
-
-fn median(values: &mut [f64]) -> f64 {
-    values.sort_by(f64::total_cmp);
-    values[values.len() / 2]
 }
 
 /// A line of the table.

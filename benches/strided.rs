@@ -12,6 +12,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use stfs::catalog::{Extent, LocalFile};
 use stfs::view::{Gathered, SharedView, StoredBytes, StridedLayout, Swap, View};
 
+#[path = "common/clock.rs"]
+mod clock;
+
+use clock::{cpu, in_order, median};
+
 const ROUNDS: usize = 9;
 /// Bytes that the reader requests at a time: as the kernel does for a reader in order.
 const REQUEST: usize = 128 << 10;
@@ -85,27 +90,6 @@ fn gathered(source: SharedView, (_, element, shape, strides, swap): &Case) -> Ga
     Gathered::new(source, layout)
 }
 
-/// Seconds of this thread so far.
-fn cpu() -> f64 {
-    // SAFETY: all fields of the struct are integers, and the pointer is to a local one.
-    let mut now: libc::timespec = unsafe { std::mem::zeroed() };
-    // SAFETY: as above.
-    unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut now) };
-    now.tv_sec as f64 + now.tv_nsec as f64 * 1e-9
-}
-
-/// Reads all of a view in order. GB/s.
-fn in_order(view: &dyn View, buf: &mut [u8]) -> f64 {
-    let start = cpu();
-    let mut at = 0;
-    while at < view.len() {
-        let n = (view.len() - at).min(buf.len() as u64);
-        view.read_at(at, &mut buf[..n as usize]).expect("reads");
-        at += n;
-    }
-    view.len() as f64 / (cpu() - start) / 1e9
-}
-
 /// Microseconds of a read of 4 KiB, through a reader of its own.
 fn page(view: &dyn View, i: usize) -> f64 {
     let mut buf = [0; 4096];
@@ -114,11 +98,6 @@ fn page(view: &dyn View, i: usize) -> f64 {
     let start = cpu();
     reader.read_at(at, &mut buf).expect("reads");
     (cpu() - start) * 1e6
-}
-
-fn median(values: &mut [f64]) -> f64 {
-    values.sort_by(f64::total_cmp);
-    values[values.len() / 2]
 }
 
 fn main() {

@@ -26,7 +26,7 @@ mod sources;
 mod summary;
 mod tensor;
 #[cfg(test)]
-mod testing;
+pub(super) mod testing;
 
 pub use open::{Opening, Stop};
 pub use rules::Given;

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
+use super::recipe::testing::of_bytes as row;
 use super::{Model, ModelOptions};
 use crate::catalog::{Catalog, MemoryStore, Row, RowBytes, RowOrigin, Store};
 use crate::dtype::{Block, Dtype, ElementType};
@@ -46,18 +47,6 @@ static SCRATCH: Block = Block {
 const FILE: &[u8] =
     b"\x0a\x00\x01\x02\x03\x14\x00\x01\x02\x03\x1e\x00\x01\x02\x03\x28\x00\x01\x02\x03";
 
-fn row(name: &str, dtype: ElementType, shape: &[u64], bytes: RowBytes) -> Row {
-    Row {
-        name: name.into(),
-        nbytes: dtype.nbytes(shape).unwrap(),
-        dtype,
-        shape: shape.into(),
-        bytes,
-        bits: None,
-        origin: None,
-    }
-}
-
 fn model(rows: Vec<Row>) -> Model {
     Model::new(catalog(rows), ModelOptions::default())
 }
@@ -77,7 +66,7 @@ fn blocks(name: &str, shape: &[u64], offset: u64) -> Row {
 
 fn of(name: &str, dtype: impl Into<ElementType>, shape: &[u64]) -> Row {
     let extent = RowBytes::Extent { file: 0, offset: 0 };
-    row(name, dtype.into(), shape, extent)
+    row(name, dtype, shape, extent)
 }
 
 fn values(model: &Model, name: &str) -> Vec<f32> {
@@ -156,7 +145,7 @@ fn a_tensor_that_is_any_view_fuses_and_says_what_it_is() {
         })),
         ..row(
             name,
-            Dtype::U8.into(),
+            Dtype::U8,
             &[2, 2],
             RowBytes::View {
                 view: Arc::new(Bytes(bytes.into())),
@@ -168,7 +157,7 @@ fn a_tensor_that_is_any_view_fuses_and_says_what_it_is() {
     let extent = RowBytes::Extent { file: 0, offset: 1 };
     let m = model(vec![
         strided("l.gate_proj.weight", b"abcd"),
-        row("l.up_proj.weight", Dtype::U8.into(), &[2, 2], extent),
+        row("l.up_proj.weight", Dtype::U8, &[2, 2], extent),
     ]);
     assert_eq!(
         meta(&m, "l.gate_proj.weight")["origin"],
@@ -197,7 +186,7 @@ fn a_tensor_that_is_any_view_fuses_and_says_what_it_is() {
 fn gptq(module: &str) -> Vec<Row> {
     let part = |last: &str, dtype: Dtype, shape: &[u64], file| {
         let extent = RowBytes::Extent { file, offset: 0 };
-        row(&format!("{module}.{last}"), dtype.into(), shape, extent)
+        row(&format!("{module}.{last}"), dtype, shape, extent)
     };
     vec![
         part("qweight", Dtype::I32, &[4, 32], 0),

@@ -21,7 +21,9 @@ pub(super) fn of_file(store: &Arc<dyn Store>, name: &str, almost: Option<Error>)
     let (last, others) = takes.split_last().unwrap_or((&"", &[]));
     almost.unwrap_or_else(|| {
         let others = others.join(", ");
-        let problem = format!("is not a model: give a directory, or a {others} or {last} file");
+        let problem = format!(
+            "is not a model: give a directory, or a {others} or {last} file, or a recipe (.toml)"
+        );
         Error::invalid(at, problem)
     })
 }

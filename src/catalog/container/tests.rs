@@ -118,7 +118,7 @@ fn problems_in_another_store_name_its_location() {
     let error = open(&other, Some("notes.txt")).err().unwrap().to_string();
     assert!(
         error.ends_with(
-            "give a directory, or a .safetensors, .index.json, .gguf, manifest .json, .bin, .pt, .pth or .ckpt file"
+            "give a directory, or a .safetensors, .index.json, .gguf, manifest .json, .bin, .pt, .pth or .ckpt file, or a recipe (.toml)"
         ),
         "{error}"
     );

@@ -29,7 +29,7 @@ fn strided(name: &str, dtype: Dtype, shape: &[u64], strides: &[u64], offset: u64
             kind: "strided",
             fields: [("storage", json!("7")), ("strides", json!(strides))].into(),
         })),
-        ..row(name, dtype.into(), shape, bytes)
+        ..row(name, dtype, shape, bytes)
     }
 }
 
@@ -40,7 +40,7 @@ fn the_model() -> Arc<Model> {
     let extent = RowBytes::Extent { file: 0, offset: 4 };
     Arc::new(model(vec![
         strided("l.gate_proj.weight", Dtype::U8, &[4, 2], &[1, 4], 1),
-        row("l.up_proj.weight", Dtype::U8.into(), &[1, 2], extent),
+        row("l.up_proj.weight", Dtype::U8, &[1, 2], extent),
     ]))
 }
 

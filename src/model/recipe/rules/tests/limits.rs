@@ -1,35 +1,6 @@
 //! Large recipes, and how long they take.
 
-use std::time::Instant;
-
 use super::*;
-
-/// A model of 94,000 tensors: 94 layers of 332 experts.
-fn large() -> Case {
-    let mut names = Vec::new();
-    for layer in 0..94 {
-        for expert in 0..332 {
-            for part in ["gate_proj", "up_proj", "down_proj"] {
-                names.push(format!(
-                    "model.layers.{layer}.mlp.experts.{expert}.{part}.weight"
-                ));
-            }
-        }
-    }
-    let tensors: Vec<(&str, Dtype, &[u64])> = names
-        .iter()
-        .map(|name| (&**name, Dtype::F32, &[4, 8][..]))
-        .collect();
-    let empty = Case {
-        sources: Sources::new(Vec::new()),
-        dirs: Vec::new(),
-        given: Vec::new(),
-    };
-    empty.and_model(
-        "model",
-        TestModel::sparse(&tensors, json!({"model_type": "x"})),
-    )
-}
 
 #[test]
 fn a_million_results_are_the_limit() {
@@ -128,47 +99,4 @@ fn comparisons_of_patterns_with_names_are_counted() {
     let wrong = case.wrong(&format!("rules = [{rule}]"));
     assert_eq!(wrong.len(), 1, "{wrong:?}");
     assert!(wrong[0].contains("too many pieces"), "{wrong:?}");
-}
-
-/// Measures; run it in a release build.
-#[test]
-#[ignore = "measures"]
-fn speed() {
-    let case = large();
-    let time = |what: &str, rest: &str| {
-        let start = Instant::now();
-        let done = case.run(rest);
-        let took = start.elapsed();
-        let count = match &done {
-            Ok(results) => format!("{} tensors", results.tensors.len()),
-            Err(wrong) => format!("{} mistakes, {}", wrong.len(), wrong[0]),
-        };
-        println!("{what}: {took:?}, {count}");
-    };
-    time("no rules", "rules = []");
-    let cast = r#"{ on = "*", where = "dtype == 'F32'", is = "bf16(it)" }"#;
-    let rename = r#"{ on = "model.layers.{n}.{rest..}", to = "blocks.{n}.{rest}" }"#;
-    time("cast", &format!("rules = [{cast}]"));
-    time("rename", &format!("rules = [{rename}]"));
-    time("rename and cast", &format!("rules = [{rename}, {cast}]"));
-    let stack = r#"{ on = ["{p..}.experts.{e#}.gate_proj.weight", "{p..}.experts.{e#}.up_proj.weight"], to = "{p}.experts.gate_up_proj", is = "stack(concat('{p}.experts.{e}.gate_proj.weight', '{p}.experts.{e}.up_proj.weight') for e)" }"#;
-    time("stack", &format!("rules = [{stack}]"));
-    let slices = r#"{ on = "*.{x=q|gate|up}_proj.*", is = "part(it, 1, 4)" }, { on = "*.{x=o|down}_proj.weight", is = "part(it, 1, 4, axis=1)" }"#;
-    time("slices", &format!("rules = [{slices}]"));
-    let many: String = (0..1000)
-        .map(|n| {
-            format!("{{ drop = \"model.layers.{n}.x.{{a}}.{{b..}}.bias\", optional = true }},")
-        })
-        .collect();
-    time("1,000 rules", &format!("rules = [{many}]"));
-    let stars = r#"{ drop = "*a*b*c*d*e*f*g*h*", optional = true },"#.repeat(1000);
-    time("1,000 rules of stars", &format!("rules = [{stars}]"));
-    time(
-        "missing",
-        r#"rules = [{ on = "{x..}", is = "it + '{x}.scale'" }]"#,
-    );
-    time(
-        "a million",
-        "rules = [{ keep = \"*.0.mlp.*\", where = \"dtype == 'F32'\" }, { on = \"{x..}\", for = \"r in 0..1000\", to = \"{x}.{r}\", is = \"it[r % 4]\" }]",
-    );
 }
